@@ -10,7 +10,7 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -40,6 +40,10 @@ const DECISIONS_PER_TURN: usize = 32;
 /// about 15 KB, so these take about 120 MiB. Eight batches of the maximum size fit.
 const DECISIONS_IN_FLIGHT_MAX: usize = 8_192;
 
+/// Maximum number of decisions of batches that wait for the store at once: what the two connections to a
+/// Redis node carry in the two writes of each that are in flight. A call of another kind waits behind them.
+const DECISIONS_AT_STORE_MAX: usize = 512;
+
 /// Maximum number of checks of a batch, as a multiple of the maximum of a call. A call with the
 /// maximum of 2,048 checks takes a worker about a millisecond.
 pub(super) const CHECKS_FACTOR: usize = 16;
@@ -48,6 +52,7 @@ pub(super) const CHECKS_FACTOR: usize = 16;
 #[derive(Debug)]
 pub(crate) struct BatchDecisions {
     free: Semaphore,
+    at_store: Semaphore,
     rejected: AtomicU64,
 }
 
@@ -55,6 +60,7 @@ impl Default for BatchDecisions {
     fn default() -> Self {
         BatchDecisions {
             free: Semaphore::new(DECISIONS_IN_FLIGHT_MAX),
+            at_store: Semaphore::new(DECISIONS_AT_STORE_MAX),
             rejected: AtomicU64::new(0),
         }
     }
@@ -82,6 +88,24 @@ impl BatchDecisions {
                  after a pause, with fewer or smaller batches at a time"
             ))
         })
+    }
+
+    /// Waits until `count` more decisions may be sent to the store, and reserves them until the permit
+    /// is dropped. Batches take turns. Meanwhile, continues with the decisions that `waiting` holds for
+    /// the batch: the others may wait for these.
+    async fn enter_store<F: Future<Output = ()>>(
+        &self,
+        count: usize,
+        waiting: &mut FuturesUnordered<F>,
+    ) -> Option<SemaphorePermit<'_>> {
+        let mut permit = pin!(self.at_store.acquire_many(count as u32));
+        loop {
+            tokio::select! {
+                biased;
+                permit = &mut permit => return permit.ok(),
+                Some(()) = waiting.next() => {}
+            }
+        }
     }
 }
 
@@ -158,9 +182,9 @@ impl<D: Decide> RlsService<D> {
         }
     }
 
-    /// Decides the requests of a batch independently. Sends all of them to the store before it
-    /// waits for the first answer, so that the commands of one turn for a Redis node are written
-    /// together.
+    /// Decides the requests of a batch independently. Sends as many of them to the store as may wait
+    /// for it ([`DECISIONS_AT_STORE_MAX`]) before it waits for the first answer, so that the commands
+    /// of one turn for a Redis node are written together.
     ///
     /// A single future decides requests one after the other, until it has to wait for the store.
     /// Then another future continues with the remaining requests. This saves memory, because the
@@ -190,10 +214,13 @@ impl<D: Decide> RlsService<D> {
             results: Mutex::default(),
         };
         let mut waiting = FuturesUnordered::new();
-        while batch.start_turn(self.bounds.checks_max) {
+        while let Some(count) = batch.start_turn(self.bounds.checks_max) {
+            let at_store =
+                self.batch_decisions.enter_store(count, &mut waiting).await.map(Arc::new);
             while batch.has_turn() {
+                let at_store = at_store.clone();
                 // Boxed, because pushing the future itself would copy it three times.
-                waiting.push(box_in_place(|| self.decide_in_turn(&batch)));
+                waiting.push(box_in_place(|| self.decide_in_turn(&batch, at_store)));
                 // Polls only the new future, and those that were woken meanwhile.
                 poll_fn(|cx| Poll::Ready(waiting.poll_next_unpin(cx).is_ready())).await;
             }
@@ -220,8 +247,9 @@ impl<D: Decide> RlsService<D> {
         encoded.into_response()
     }
 
-    /// Decides requests of a batch one after the other, until the turn ends.
-    async fn decide_in_turn(&self, batch: &Batch<'_>) {
+    /// Decides requests of a batch one after the other, until the turn ends. Holds the permit of the
+    /// turn until then.
+    async fn decide_in_turn(&self, batch: &Batch<'_>, _at_store: Option<Arc<SemaphorePermit<'_>>>) {
         let Batch { requests, times, caller, checks_left, parts, results, .. } = batch;
         let mut response = Vec::new();
         while batch.has_turn() {
@@ -324,14 +352,15 @@ struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Starts the next turn, of at most about `checks_max` checks. Returns `false` if no request is
-    /// left.
-    fn start_turn(&self, checks_max: usize) -> bool {
+    /// Starts the next turn, of at most about `checks_max` checks. Returns the maximum number of its
+    /// requests, or `None` if no request is left.
+    fn start_turn(&self, checks_max: usize) -> Option<usize> {
         let next = self.next.load(Ordering::Relaxed);
         let checks_left = self.checks_left.load(Ordering::Relaxed);
         self.turn_end.store(next + DECISIONS_PER_TURN, Ordering::Relaxed);
         self.turn_checks_end.store(checks_left.saturating_sub(checks_max), Ordering::Relaxed);
-        next < self.requests.len()
+        let left = self.requests.len().checked_sub(next).filter(|left| *left > 0)?;
+        Some(left.min(DECISIONS_PER_TURN))
     }
 
     /// Returns whether another request may be decided in this turn. The last request of a turn may
@@ -354,40 +383,63 @@ struct BatchResults {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::task::{Context, Waker};
 
     use super::*;
     use crate::clock::{Clock, ManualClock};
     use crate::decide::{Decider, GlobalModes};
-    use crate::domain::{Answers, Call, Receipt, Source};
-    use crate::policy::{Policy, Secret};
+    use crate::domain::{Answer, Answers, Call, Hits, Outcome, Receipt, Source as Decided};
+    use crate::policy::{self, Policy, Secret, Source};
     use crate::store::Store;
     use crate::wire::{ResponseConfig, ResponseSettings};
 
-    /// Store that is never called, because no rule matches the requests.
-    struct UnusedStore;
+    /// A domain, and a descriptor with one entry without a value.
+    const REQUEST: &[u8] = b"\x0a\x01d\x12\x05\x0a\x03\x0a\x01k";
 
-    impl Store for UnusedStore {
-        async fn apply(&self, _: &Call<'_>) -> Answers {
-            Answers::new(Vec::new(), Source::Memory)
+    /// Store whose calls wait for a permit.
+    struct SlowStore {
+        waiting: AtomicUsize,
+        permits: Semaphore,
+    }
+
+    impl SlowStore {
+        fn new() -> Arc<SlowStore> {
+            Arc::new(SlowStore { waiting: AtomicUsize::new(0), permits: Semaphore::new(0) })
+        }
+    }
+
+    impl Store for Arc<SlowStore> {
+        async fn apply(&self, call: &Call<'_>) -> Answers {
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            self.permits.acquire().await.unwrap().forget();
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            let answer = Answer::Decided(Outcome::pass(Hits::ONE));
+            Answers::new(vec![answer; call.checks.len()], Decided::Redis)
         }
 
         async fn refund(&self, _: &[Receipt]) {}
     }
 
+    /// Returns a service without rules, or with one that matches [`REQUEST`].
+    fn service(store: &Arc<SlowStore>, rules: &str) -> RlsService<Decider<Arc<SlowStore>, ()>> {
+        let file = Source { name: "d.yaml".into(), text: format!("domain: d\n{rules}").into() };
+        let compiled = policy::compile(&[file], &policy::Options::default()).unwrap();
+        let policy = Arc::new(Policy::build(compiled.domains, Secret::default()));
+        let decider = Decider::new(policy, Arc::clone(store), (), GlobalModes::default());
+        let response_config = ResponseConfig::new(ResponseSettings::default()).unwrap();
+        RlsService::new(Arc::new(decider), Clock::Manual(ManualClock::default()), response_config)
+    }
+
+    /// Returns the message of a batch of requests.
+    fn batch(requests: usize) -> Bytes {
+        [&[0x0a, REQUEST.len() as u8][..], REQUEST].concat().repeat(requests).into()
+    }
+
     /// Returns how often a batch of valid requests lets other calls run before it is decided.
     fn count_yields(requests: usize) -> usize {
-        let policy = Arc::new(Policy::build(Vec::new(), Secret::default()));
-        let decider = Arc::new(Decider::new(policy, UnusedStore, (), GlobalModes::default()));
-        let response_config = ResponseConfig::new(ResponseSettings::default()).unwrap();
-        let clock = Clock::Manual(ManualClock::default());
-        let service = RlsService::new(decider, clock, response_config);
-        // A domain, and a descriptor with one entry without a value.
-        let request = b"\x0a\x01d\x12\x05\x0a\x03\x0a\x01k";
-        let message = [&[0x0a, request.len() as u8][..], request].concat().repeat(requests);
+        let service = service(&SlowStore::new(), "");
         let caller = Caller::Unrestricted;
-        let call = service.call_limits(LimitsMethod::Check, message.into(), None, &caller);
+        let call = service.call_limits(LimitsMethod::Check, batch(requests), None, &caller);
         let mut call = pin!(call);
         let mut context = Context::from_waker(Waker::noop());
         let is_pending = |_: &usize| match call.as_mut().poll(&mut context) {
@@ -404,5 +456,34 @@ mod tests {
     fn a_batch_lets_other_calls_run_after_every_32_decisions() {
         let yields = [1, 32, 33, 64, 1_024].map(count_yields);
         assert_eq!(yields, [0, 0, 1, 1, 31]);
+    }
+
+    #[test]
+    fn at_most_512_decisions_of_all_batches_wait_for_the_store() {
+        let store = SlowStore::new();
+        let rules = "descriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 5}}]";
+        let service = service(&store, rules);
+        let caller = Caller::Unrestricted;
+        let mut calls = [400, 1_024, 10].map(|requests| {
+            Box::pin(service.call_limits(LimitsMethod::Check, batch(requests), None, &caller))
+        });
+        let mut context = Context::from_waker(Waker::noop());
+        let mut answered = [false; 3];
+        let mut poll_all = |answered: &mut [bool; 3]| {
+            for (call, answered) in calls.iter_mut().zip(answered) {
+                for _ in 0..40 {
+                    *answered = *answered || call.as_mut().poll(&mut context).is_ready();
+                }
+            }
+        };
+        poll_all(&mut answered);
+        let waiting = || store.waiting.load(Ordering::Relaxed);
+        assert!((481..=512).contains(&waiting()), "{} wait", waiting());
+        for given in 1..=1_434 {
+            store.permits.add_permits(1);
+            poll_all(&mut answered);
+            assert!(waiting() <= 512.min(1_434 - given), "{} wait", waiting());
+        }
+        assert_eq!(answered, [true; 3]);
     }
 }

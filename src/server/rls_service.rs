@@ -211,6 +211,11 @@ impl<D: Decide> RlsService<D> {
         self.has_limits_service
     }
 
+    /// Returns the number of decisions of batches in flight.
+    pub fn batch_decisions_in_flight(&self) -> usize {
+        self.batch_decisions.in_flight()
+    }
+
     /// Returns the limit on the decisions of batches in flight.
     pub(crate) fn batch_decisions(&self) -> &BatchDecisions {
         &self.batch_decisions

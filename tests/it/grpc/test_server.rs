@@ -144,6 +144,7 @@ fn decision<'p>(request: &Request<'_>, refuse: bool) -> Decision<'p> {
 pub struct Server {
     pub address: SocketAddr,
     pub bench: Arc<Bench>,
+    pub service: Arc<RlsService<Bench>>,
     pub health: Health,
     pub traffic: Arc<ConnectionStats>,
     leave: Option<oneshot::Sender<()>>,
@@ -200,8 +201,8 @@ impl Wanted {
         let response_config = ResponseConfig::new(self.response_config).unwrap();
         let health = Health::new();
         health.set_serving(true);
-        let rate_limit = Arc::new(RlsService::new(Arc::clone(&bench), clock, response_config));
-        let front = Router::new(rate_limit, health.clone());
+        let service = Arc::new(RlsService::new(Arc::clone(&bench), clock, response_config));
+        let front = Router::new(Arc::clone(&service), health.clone());
         let (leave, left) = oneshot::channel();
         let traffic = listener.connection_stats();
         let served = tokio::spawn(async {
@@ -214,7 +215,7 @@ impl Wanted {
             draining.stop().await;
             Ok(report)
         });
-        Server { address, bench, health, traffic, leave: Some(leave), served }
+        Server { address, bench, service, health, traffic, leave: Some(leave), served }
     }
 }
 
