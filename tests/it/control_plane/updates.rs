@@ -22,9 +22,9 @@ const WARM_UP: usize = 20;
 const UPDATES: usize = 70;
 
 /// Maximum growth of memory between the two readings, in KiB. A leak of one policy per update, of half
-/// a KiB per rule, would be four times as much. The allocator takes memory from the system in steps of
-/// 4 MiB, so few updates show nothing.
-const GROWTH_KIB_MAX: usize = (UPDATES - WARM_UP) * 4_096 / 20;
+/// a KiB per rule, would be twice as much. The allocator takes memory from the system in steps of
+/// 4 MiB, and keeps more or less of it beside other tests: 11 MiB were seen.
+const GROWTH_KIB_MAX: usize = (UPDATES - WARM_UP) * 4_096 / 10;
 
 /// The shape of Envoy Gateway: a node for the route, below it one for each rule.
 fn route(at: usize, requests_per_unit: u32) -> RateLimitDescriptor {
