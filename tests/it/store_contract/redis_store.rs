@@ -229,21 +229,12 @@ async fn connected(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn the_contract_holds_behind_sentinel() {
+async fn the_contract_holds_behind_sentinel_where_calls_share_a_script_call() {
     let _turn = heavy::turn().await;
     let group = Group::start(&[&acl::line(acl::SENTINEL_MASTER)], &[&acl::line(acl::SENTINEL)]);
     let topology = TopologyConfig::Sentinel { master: NAME.into(), auth: acl::auth() };
     let sentinels: Vec<u16> = group.sentinels.iter().map(|sentinel| sentinel.port).collect();
-    let store = connected(topology, &sentinels, &[group.servers[0].port], None).await;
-    crate::store_contract::all_cases!(RedisBench::on(store.clone(), None, Placement::OneTag));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn the_contract_holds_where_calls_share_a_script_call() {
-    let _turn = heavy::turn().await;
-    let server = Server::start(&[&acl::line(acl::SINGLE)]);
-    let (port, shares) = ([server.port], Some(1));
-    let store = connected(TopologyConfig::Single, &port, &port, shares).await;
+    let store = connected(topology, &sentinels, &[group.servers[0].port], Some(1)).await;
     crate::store_contract::all_cases!(RedisBench::on(store.clone(), None, Placement::OneTag));
     let disagreements = |node: &NodeReport| node.stats.disagreements.get();
     let nodes = store.0.store.transport().report();
