@@ -40,8 +40,8 @@ const DECISIONS_PER_TURN: usize = 32;
 /// about 15 KB, so these take about 120 MiB. Eight batches of the maximum size fit.
 const DECISIONS_IN_FLIGHT_MAX: usize = 8_192;
 
-/// Maximum number of decisions of batches that wait for the store at once: what the two connections to a
-/// Redis node carry in the two writes of each that are in flight. A call of another kind waits behind them.
+/// Maximum number of decisions of batches that wait for the store at once. A single call to Redis may queue
+/// behind all of them. They fill four writes: two on each of the two connections to a Redis node.
 const DECISIONS_AT_STORE_MAX: usize = 512;
 
 /// Maximum number of checks of a batch, as a multiple of the maximum of a call. A call with the

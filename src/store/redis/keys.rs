@@ -113,7 +113,7 @@ impl Prefix {
     /// assert_eq!(key.as_slice(), b"edge:tg1w:{AAAAAAAAAAAAAAAAAAAAAQ}");
     /// ```
     pub fn key(&self, key: &CounterKey, algorithm: &Algorithm) -> KeyText {
-        // Filled in place, because each append to a key takes longer than its bytes do.
+        // Filled in place, because an append costs more than copying these few bytes.
         let mut tag = *b"tg1_:{______________________}";
         tag[STATE_FORMAT.len()] = algorithm_letter(algorithm);
         tag[TAG_CHARS].copy_from_slice(&encode_base64url(key.tag.unwrap_or(key.identity)));

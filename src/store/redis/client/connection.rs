@@ -398,7 +398,7 @@ impl Connection {
         if let Some(sent) = sent {
             self.meter.record(&self.load, sent, now, call_count);
         }
-        // The last script of a write ran next to its plain charges.
+        // The last script ran just before the plain charges, so its time bounds theirs best.
         if let Some((server, sent)) = replies.iter().rev().find_map(server_time).zip(sent) {
             self.record_server_time(&mut outstanding.server_time, server, sent, now);
         }
