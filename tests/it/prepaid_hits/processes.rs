@@ -136,6 +136,12 @@ async fn three_processes_admit_a_window_of_an_overloaded_key_and_not_a_hit_more(
         tasks.extend(start(process, CALLERS, INTERVAL, &stop, &Arc::default()).await);
     }
     tokio::time::sleep(Duration::from_secs(whole + 2)).await;
+    // A window may be used up in 50 ms, before a process knows the rate and charges a lot.
+    let spent = |process| metric(process, "redis_prepaid_decisions_total");
+    until("every process has spent prepaid hits", || {
+        processes.iter().all(|process| spent(process) > 0)
+    })
+    .await;
     stop.store(true, Ordering::Relaxed);
     let calls = join(tasks).await;
     assert!(calls.iter().all(|call| call.admitted.is_some()), "a call is not answered");
@@ -159,8 +165,6 @@ async fn three_processes_admit_a_window_of_an_overloaded_key_and_not_a_hit_more(
             "window {at} admits {most}, below {percent} %: {window:?}"
         );
     }
-    let spent = |process| metric(process, "redis_prepaid_decisions_total");
-    assert!(processes.iter().all(|process| spent(process) > 0), "a process had no prepaid hits");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
