@@ -37,10 +37,13 @@ struct Row {
     calls: usize,
 }
 
-const ROWS: [Row; 4] = [
+const ROWS: [Row; 7] = [
     Row { descriptors: 1, keys: 1, calls: 20_000 },
     Row { descriptors: 2, keys: 1, calls: 16_000 },
     Row { descriptors: 10, keys: 1, calls: 5_000 },
+    Row { descriptors: 1, keys: 1_000, calls: 20_000 },
+    Row { descriptors: 2, keys: 1_000, calls: 16_000 },
+    Row { descriptors: 10, keys: 1_000, calls: 5_000 },
     Row { descriptors: 1, keys: 1_000_000, calls: 20_000 },
 ];
 
