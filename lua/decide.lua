@@ -4,7 +4,7 @@
 -- src/algorithm computes the outcomes.
 -- Takes and peeks of fixed windows, sliding windows, and buckets; the counters of one call are all different.
 --
--- KEYS[i]  the counters, each once
+-- KEYS[i]  the counters, each once; none on a cluster, where they may not be in several slots
 -- ARGV[1]  now_us: see clock.lua
 -- ARGV[2]  numbers: MessagePack values in one argument. First
 --   +1  base: index of the last value of the limits
@@ -29,6 +29,8 @@
 --   +4  op: take or peek
 --   +5  role: required, shadow, or the number of the quota group
 --
+-- ARGV[3]  keys: on a cluster, from here on, the counters
+--
 -- State    as in each algorithm's file
 -- Reply    a MessagePack array: now; for each counter its state; for each call the number of checks that
 --          passed, or -1 if the server's clock is outside a calendar's windows: then it charged nothing.
@@ -39,11 +41,24 @@
 --            bucket          microseconds until it is full, rem
 --          Then, if writes failed, the code of the first error, and the places of the counters that were not
 --          written.
--- Cost     TIME and MGET once, one write for each counter that changes
+--          If the node does not hold every key: 'not here', and the places of the counters that it does not
+--          hold; then nothing was charged.
+-- Cost     TIME and MGET once, one write for each counter that changes; on a cluster, one GET for each counter,
+--          from Redis 7.4 on one more
 local now, extra_ms = loadfile('clock.lua')(ARGV[1])
 local pcall_redis, format, sub, tonumber = redis.pcall, string.format, string.sub, tonumber
-local n, plain = loadfile('numbers.lua')(ARGV[2]), redis.call('MGET', unpack(KEYS))
-local base, size, count = n[1], n[2], #KEYS
+local n, keys, plain = loadfile('numbers.lua')(ARGV[2]), KEYS, nil
+if ARGV[3] then
+  local elsewhere
+  keys = { unpack(ARGV, 3) }
+  plain, elsewhere = loadfile('node_read.lua')('GET', keys)
+  if elsewhere then
+    return cmsgpack.pack({ 'not here', unpack(elsewhere) })
+  end
+else
+  plain = redis.call('MGET', unpack(keys))
+end
+local base, size, count = n[1], n[2], #keys
 -- A counter's value becomes its state in the plain form, in which the reply has it, or else false: then
 -- `states` has the state as the algorithm's file describes it, false if missing; `read`, before all calls.
 local states, read, listed, algorithms = nil, nil, nil, nil
@@ -230,7 +245,7 @@ last = nil
 for place = 1, count do
   local state, was, done = plain[place], reply[place + 1], nil
   if state and state ~= was then
-    local key, at = KEYS[place], n[base + place]
+    local key, at = keys[place], n[base + place]
     local number = number_of[at]
     if number then
       local now_is = nil
@@ -260,7 +275,7 @@ for place = 1, count do
     end
   elseif not state and states[place] ~= read[place] then
     local at = n[base + place]
-    local saved, err = pcall(algorithm_of(at).save, KEYS[place], states[place], n, at)
+    local saved, err = pcall(algorithm_of(at).save, keys[place], states[place], n, at)
     done = not saved and (type(err) == 'table' and err or { err = err })
   end
   if done and done.err then

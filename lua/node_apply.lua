@@ -13,7 +13,8 @@
 -- Reply    as of apply.lua; 'not here' if the node does not hold every key: then nothing was written
 -- Cost     that of apply.lua, and one STRLEN per counter, from Redis 7.4 on one more
 local keys = { unpack(ARGV, 5) }
-if not loadfile('node_read.lua')('STRLEN', keys) then
+local _, elsewhere = loadfile('node_read.lua')('STRLEN', keys)
+if elsewhere then
   return 'not here'
 end
 return loadfile('decide_any.lua')(keys, ARGV[1], ARGV[2], ARGV[3], ARGV[4])

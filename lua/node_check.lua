@@ -10,17 +10,11 @@
 --
 -- State    as in each algorithm's file
 -- Reply    as of multi_check.lua; 'not here' if the node does not hold every key: then nothing was charged
--- Cost     TIME once; INCRBY and PTTL per bucket in arrival form, if there are no other checks and all have
---          room; else one GET per counter, from Redis 7.4 on one more, one write per counter; refused: no write
---          besides the charges that are undone
+-- Cost     TIME once, one GET per counter, from Redis 7.4 on one more, one write per counter; refused: no write
 local keys, numbers = { unpack(ARGV, 3) }, loadfile('numbers.lua')(ARGV[2])
 local now, extra_ms = loadfile('clock.lua')(ARGV[1])
-local reply = loadfile('charge_buckets.lua')(keys, numbers, now, extra_ms)
-if reply then
-  return reply
-end
-local values = loadfile('node_read.lua')('GET', keys)
-if not values then
+local values, elsewhere = loadfile('node_read.lua')('GET', keys)
+if elsewhere then
   return 'not here'
 end
 return loadfile('decide_windows_and_buckets.lua')(keys, values, numbers, now, extra_ms)

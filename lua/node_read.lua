@@ -1,6 +1,6 @@
 #!lua
 -- Reads the counters of a call to one node of a cluster, by GET or STRLEN:
--- node_read(command, keys) -> values; nil if a key is not on this node.
+-- node_read(command, keys) -> values, elsewhere (places of the keys that are not on this node; nil if none).
 --
 -- A key of another node, and a missing key of a slot that is moving, is an error at its read. So if all
 -- keys can be read, all can be written. One command for several keys would fail if they are in several
@@ -11,16 +11,17 @@
 local command, keys = ...
 -- A list of about the right size, because growing an empty one costs Redis 2 % of the call.
 local values, pcall = { false, false, false, false, false }, redis.pcall
-local count, version = #keys, redis.REDIS_VERSION_NUM
+local count, version, elsewhere = #keys, redis.REDIS_VERSION_NUM, nil
 local reads_again = not version or version >= 0x070400 or redis.VALKEY_VERSION_NUM
 for i = 1, reads_again and count + 1 or count do
   local value = pcall(command, keys[i] or keys[1])
   if type(value) == 'table' then
     if not string.find(value.err, 'WRONGTYPE', 1, true) then
-      return nil
+      elsewhere = elsewhere or {}
+      elsewhere[#elsewhere + 1] = keys[i] and i or 1
     end
     value = false
   end
   values[i] = value
 end
-return values
+return values, elsewhere

@@ -1,5 +1,5 @@
-//! Flame graphs of the fast paths: the service with ten limits in memory, and Redis with ten limits by
-//! plain commands and by script. Needs perf and inferno (make flame installs both).
+//! Flame graphs of the fast paths: the service with ten limits in memory, and Redis with ten limits.
+//! Needs perf and inferno (make flame installs both).
 
 use std::fs::File;
 use std::path::Path;
@@ -26,18 +26,13 @@ pub fn run(directory: &Path) {
     let windows = servers::write_policy(dir.path(), "windows.yaml", &windows);
     let buckets = servers::write_policy(dir.path(), "buckets.yaml", &buckets);
 
-    // Plain commands decide what was asked for in the last 100 ms, which is sure of a single key only.
-    let (one, many) = (servers::bodies_of(LIMITS, 1), servers::bodies(LIMITS));
+    let many = servers::bodies(LIMITS);
 
     let memory = Server::tidegate(&windows, &[]);
     let title = "Tidegate: ten limits a call, in memory";
     draw(&memory, &many, memory.pid(), title, &directory.join("service.svg"));
 
     let redis = Redis::standalone();
-    let plain = Server::tidegate_on(&redis, &windows);
-    let title = "redis-server: ten fixed windows a call, by plain commands";
-    draw(&plain, &one, redis.nodes()[0].pid(), title, &directory.join("redis-plain.svg"));
-
     let scripts = Server::tidegate_on(&redis, &buckets);
     let title = "redis-server: ten token buckets a call, by script";
     draw(&scripts, &many, redis.nodes()[0].pid(), title, &directory.join("redis-script.svg"));

@@ -29,7 +29,6 @@ mod flame;
 mod growth;
 mod http2_caller;
 mod memory;
-mod node_scripts;
 mod noop;
 mod peers;
 mod redis_server;
@@ -105,7 +104,6 @@ fn main() {
         Some("compare") => compare::run(&args.next().expect("the path of a build"), scale),
         Some("instructions") => cpu_instructions::run(),
         Some("memory") => memory::run(scale),
-        Some("node-scripts") => node_scripts::run(scale),
         Some("script-calls") => script_calls::run(scale, args),
         Some("scripts") => scripts::run(scale),
         Some("shared-writes") => shared_writes::run(scale),

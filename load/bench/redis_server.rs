@@ -31,17 +31,8 @@ impl Redis {
 
     /// A Cluster without replicas, whose slots are assigned.
     pub fn cluster() -> Redis {
-        Redis::cluster_of(|| Command::new("redis-server"))
-    }
-
-    /// Such a Cluster, whose instructions are counted. Every node is 50 times slower.
-    pub fn counted_cluster() -> Redis {
-        Redis::cluster_of(|| counted_program("/dev/null"))
-    }
-
-    fn cluster_of(program: impl Fn() -> Command) -> Redis {
         let lines = ["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"];
-        let node = |_| RedisServer::start_at(port_for_cluster(), &mut program(), &lines);
+        let node = |_| RedisServer::start_at(port_for_cluster(), &lines);
         let nodes: Vec<RedisServer> = (0..MASTERS).map(node).collect();
         let created = Command::new("redis-cli")
             .args(["--cluster", "create"])
@@ -78,17 +69,6 @@ impl Redis {
         &self.nodes
     }
 
-    /// Script calls of all servers so far.
-    pub fn script_calls(&self) -> usize {
-        self.nodes.iter().map(RedisServer::script_calls).sum()
-    }
-
-    /// Stops the servers of a [`counted_cluster`](Self::counted_cluster), and returns how many
-    /// instructions they executed.
-    pub fn instructions(mut self) -> f64 {
-        self.nodes.iter_mut().map(RedisServer::instructions).sum()
-    }
-
     /// CPU time of all servers so far.
     pub fn cpu(&self) -> Duration {
         self.nodes.iter().map(|node| cpu::of_process(node.pid())).sum()
@@ -105,10 +85,11 @@ pub struct RedisServer {
 impl RedisServer {
     pub fn start() -> RedisServer {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        RedisServer::start_at(port, &mut Command::new("redis-server"), &[])
+        RedisServer::start_at(port, &[])
     }
 
-    fn start_at(port: u16, program: &mut Command, more: &[&str]) -> RedisServer {
+    fn start_at(port: u16, more: &[&str]) -> RedisServer {
+        let program = &mut Command::new("redis-server");
         RedisServer::start_in(tempfile::tempdir().unwrap(), port, program, more)
     }
 
@@ -144,7 +125,7 @@ impl RedisServer {
         let _ = redis::cmd("SHUTDOWN").arg("SAVE").exec(&mut connection);
         self.child.wait().expect("it ends");
         let dir = self.dir.take().expect("it has a directory");
-        let server = RedisServer::start_in(dir, self.port, &mut counted_program(DUMP_FILE), &[]);
+        let server = RedisServer::start_in(dir, self.port, &mut counted_program(), &[]);
         let mut connection = server.client().get_connection().unwrap();
         let is_loading = |error: redis::RedisError| error.code() == Some("LOADING");
         while redis::cmd("PING").exec(&mut connection).is_err_and(is_loading) {
@@ -184,24 +165,6 @@ impl RedisServer {
         info.contains("cluster_state:ok") && info.contains("cluster_slots_ok:16384")
     }
 
-    fn script_calls(&self) -> usize {
-        let mut connection = self.client().get_connection().unwrap();
-        let text: String = redis::cmd("INFO").arg("commandstats").query(&mut connection).unwrap();
-        let calls = text.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-        calls.map_or(0, |calls| calls.split(',').next().unwrap().parse().expect("a number"))
-    }
-
-    fn instructions(&mut self) -> f64 {
-        let mut connection = self.client().get_connection().unwrap();
-        // The server ends without a reply.
-        let _ = redis::cmd("SHUTDOWN").arg("NOSAVE").exec(&mut connection);
-        self.child.wait().expect("it ends");
-        let dir = self.dir.as_ref().expect("it has a directory").path();
-        let log = std::fs::read_to_string(dir.join(COUNT_FILE)).expect("a log");
-        let count = log.lines().find_map(|line| line.split_once("Collected : "));
-        count.expect("valgrind counts").1.trim().parse().expect("a number")
-    }
-
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -231,9 +194,9 @@ impl Drop for RedisServer {
 }
 
 /// A redis-server whose instructions valgrind counts.
-fn counted_program(dump_file: &str) -> Command {
+fn counted_program() -> Command {
     let mut command = Command::new("valgrind");
-    command.args(["--tool=callgrind", &format!("--callgrind-out-file={dump_file}")]);
+    command.args(["--tool=callgrind", &format!("--callgrind-out-file={DUMP_FILE}")]);
     command.arg(format!("--log-file={COUNT_FILE}")).arg("redis-server");
     command
 }

@@ -15,8 +15,7 @@
 --            +5  floor: hits that must be available before a take
 -- State      one integer, the time in microseconds at which the bucket is full ("theoretical arrival
 --            time"), followed by a colon and rem unless rem is 0
--- Expiry     when the bucket is full, which is equivalent to a missing counter; after charge_buckets.lua,
---            after up to twice that time and a second
+-- Expiry     when the bucket is full, which is equivalent to a missing counter
 --
 -- Numbers are doubles; all that matter here are below 2^53, and therefore exact. Never tostring a timestamp.
 local now, extra_ms, only_refund = ...

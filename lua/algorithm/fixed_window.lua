@@ -15,8 +15,8 @@
 --            Redis stores 8 bytes. (Numbers in seconds wrap after 28 years. Keys expire long before,
 --            and a distance of up to 14 years tells past from future.)
 --            A value without a window's number (below 10^10) counts as absent.
---            The count may be above the limit, if that was lowered, after debts, and while plain charges
---            await their refund. It is never cut to the limit.
+--            The count may be above the limit, if that was lowered, and after debts. It is never cut to the
+--            limit.
 -- Expiry     the window's end
 --
 -- Numbers are doubles; all that matter here are below 2^53, and therefore exact. Never tostring a timestamp.

@@ -203,8 +203,7 @@ struct NodeView {
     connections: u64,
     /// Number of open circuit breakers for this Redis node.
     open_breakers: u64,
-    /// Number of calls sent to this Redis node since the process started, each as a script call or
-    /// as plain commands.
+    /// Number of calls, or parts of calls, sent to this Redis node since the process started.
     calls: u64,
     /// Number of connections to this Redis node that were lost, or closed after an error, since the
     /// process started.

@@ -236,6 +236,11 @@ impl OwnedCall {
         OwnedCall { checks: checks.iter().map(own).collect(), accounting, now, deadline }
     }
 
+    /// Returns the deadline of the call.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
     /// Returns the checks, from which [`to_call`](Self::to_call) makes the call.
     pub fn checks(&self) -> Vec<Check<'_>> {
         self.checks.iter().map(OwnedCheck::to_check).collect()

@@ -25,7 +25,7 @@ pub struct TraceParent {
 /// call a single node.
 const NODE_CALLS_MAX: usize = 64;
 
-/// Call to one Redis node: a script call or plain commands.
+/// Call to one Redis node, by a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeCall {
     /// Address of the Redis node.

@@ -209,7 +209,6 @@ impl RedisOptions {
             ..RedisConfig::with_budget(self.budget)
         };
         let stack = RedisStackConfig {
-            node_scripts: true,
             budget: self.budget,
             replicas: self.replicas,
             refusal_cache: true,

@@ -34,8 +34,6 @@ pub(crate) struct RedisStackConfig {
     pub(crate) replicas: u32,
     /// Whether to use the refusal cache, which repeats recent refusals without a call to Redis.
     pub(crate) refusal_cache: bool,
-    /// Whether one script decides all checks of a call whose counters are on the same cluster node.
-    pub(crate) node_scripts: bool,
     /// Maximum number of counters in the memory store.
     pub(crate) keys_max: usize,
 }
@@ -54,8 +52,7 @@ impl AnyStore {
     ) -> Result<AnyStore, RedisConfigError> {
         let prefix = client.prefix.clone();
         let connections = RedisClient::open(client, PRODUCTION.all().to_vec())?;
-        let store = RedisStore::new(connections, prefix, TimeSource::Server)
-            .with_node_scripts(config.node_scripts);
+        let store = RedisStore::new(connections, prefix, TimeSource::Server);
         let prepaid = PrepaidHits::new(store, config.replicas, Clock::System);
         let cached = RefusalCache::new(prepaid).enabled(config.refusal_cache);
         let remote = Deadline::new(cached, config.budget, Clock::System);

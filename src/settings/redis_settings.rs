@@ -85,9 +85,6 @@ pub struct RedisSettings {
     pub connect_timeout: Duration,
     /// Interval between INFO polls for metrics; `None` disables polling.
     pub info_interval: Option<Duration>,
-    /// Whether to charge fixed windows that are far from their limit with plain commands instead of
-    /// scripts.
-    pub plain_commands: bool,
     /// Maximum time that one call waits for Redis.
     pub budget: Duration,
     /// Prefix of all Redis keys; may be empty.
@@ -215,7 +212,6 @@ impl Settings {
             connections: self.redis_pool_size,
             connect_timeout: self.redis_timeout,
             info_interval: Some(self.redis_info_poll).filter(|interval| !interval.is_zero()),
-            plain_commands: self.redis_plain_commands,
             budget: self.store_budget,
             key_prefix: self.cache_key_prefix.clone(),
         })

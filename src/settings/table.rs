@@ -356,14 +356,8 @@ settings! {
     redis_pool_size "redis-pool-size" ["NUMBER"]: usize = "2", number_parser(1, 1_024), Plain, ["REDIS_POOL_SIZE"];
     /// Timeout for connecting to Redis; the timeout for calls is --store-budget.
     redis_timeout "redis-timeout" ["DURATION"]: Duration = "1s", duration_parser(10, 60_000), Plain, ["REDIS_TIMEOUT"];
-    /// Charge fixed windows that are far from their limit with INCRBY instead of a script (Redis 7
-    /// or newer).
-    redis_plain_commands "redis-plain-commands" ["true|false"]: bool = "true", parse_flag, Plain, [];
     /// Interval at which INFO is polled, for metrics about Redis itself; 0s disables polling.
     redis_info_poll "redis-info-poll" ["DURATION"]: Duration = "10s", duration_parser(0, 3_600_000), Plain, [];
-    /// In a cluster, decide all limits of a call whose counters are on the same node in one script
-    /// call, instead of in one per hash slot.
-    redis_node_scripts "redis-node-scripts" ["true|false"]: bool = "true", parse_flag, Plain, [];
 
     section "Decisions and responses";
     /// Decide and count as usual, but let every call pass.

@@ -186,19 +186,14 @@ pub struct SharedStoreStats {
     pub clamped: u64,
     /// Number of script replies that could not be decoded.
     pub unreadable: u64,
-    /// Number of calls on a Redis Cluster whose checks were split into groups by hash slot, with
-    /// one script call per group.
+    /// Number of calls on a Redis Cluster whose checks were split into groups by node or by hash
+    /// slot, with one request per group.
     pub multi_slot_calls: u64,
-    /// Number of multi-slot calls that were sent in up to two round trips. The first round trip
-    /// sends the group that contains the counter nearest to its limit. The second sends the other
-    /// groups. If the first group has rejected the call or timed out, the second sends only the
-    /// refunds and the `charge: always` checks of the other groups.
-    pub two_rounds: u64,
-    /// Number of calls to node scripts. A node script decides checks in several hash slots of one
-    /// cluster node at once.
+    /// Number of calls, or parts of calls, with checks in several hash slots of one cluster node,
+    /// which are decided at once.
     pub node_calls: u64,
-    /// Number of node script calls that charged nothing, because the cluster node did not hold
-    /// every key, and were then repeated with one script call per hash slot.
+    /// Number of calls, or parts of calls, that charged nothing, because the cluster node did not
+    /// hold every key, and were then repeated with one script call per hash slot.
     pub not_here: u64,
     /// Number of times that node scripts were turned off, because the Redis service routed them to
     /// nodes that do not own their keys.
@@ -206,16 +201,8 @@ pub struct SharedStoreStats {
     /// Number of charges that were refunded because a check in a different hash slot rejected the
     /// call.
     pub refunds: u64,
-    /// Number of calls decided by plain Redis commands such as INCRBY, without a script.
-    pub plain_calls: u64,
     /// Number of calls decided by scripts.
     pub script_calls: u64,
-    /// Number of calls that were sent as plain Redis commands but not decided by them. Scripts then
-    /// decided these calls, unless the outcome of a charge was unknown.
-    pub plain_undecided: u64,
-    /// Number of charges by plain Redis commands that were refunded, because the plain commands
-    /// could not decide the call.
-    pub plain_refunds: u64,
     /// Number of calls answered entirely from prepaid hits.
     pub prepaid_calls: u64,
     /// Number of hits charged in advance, for later calls to spend.

@@ -31,7 +31,6 @@ mod lua;
 mod matcher;
 mod migration;
 mod mistakes;
-mod plain_commands;
 mod policy;
 mod prepaid_hits;
 mod race;

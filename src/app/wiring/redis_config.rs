@@ -64,7 +64,6 @@ pub(crate) fn redis_config(
         breaker_clock: Some(monotonic_clock()),
         worker_runtimes,
         info_interval: settings.info_interval,
-        plain_commands: settings.plain_commands,
         ..RedisConfig::with_budget(settings.budget)
     })
 }

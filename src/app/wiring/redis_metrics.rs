@@ -44,8 +44,7 @@ metrics! { COUNTERS: NodeStats,
     node_counter "redis_dial_failures" "Failed attempts to connect to Redis", |node| node.connect_failures.get();
     node_counter "redis_losses" "Connections to Redis that were lost or closed", |node| node.losses.get();
     node_counter "redis_writes" "Writes to Redis, each one pipeline", |node| node.writes.get();
-    node_counter "redis_items" "Calls written to Redis, as a script call or as plain commands", |node| node.calls.get();
-    node_counter "redis_plain_items" "Calls written to Redis as plain commands", |node| node.plain_calls.get();
+    node_counter "redis_items" "Calls, or parts of calls, written to Redis", |node| node.calls.get();
     node_counter "redis_stale" "Script calls not written because their callers had given up", |node| node.abandoned.get();
     node_counter "redis_not_connected" "Script calls without a connection", |node| node.not_connected.get();
     node_counter "redis_queue_full" "Script calls rejected because the queue was full", |node| node.queue_full.get();
@@ -187,7 +186,6 @@ mod tests {
             ("redis_losses", &stats.losses),
             ("redis_writes", &stats.writes),
             ("redis_items", &stats.calls),
-            ("redis_plain_items", &stats.plain_calls),
             ("redis_stale", &stats.abandoned),
             ("redis_not_connected", &stats.not_connected),
             ("redis_queue_full", &stats.queue_full),

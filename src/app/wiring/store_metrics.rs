@@ -83,17 +83,13 @@ metrics! { REDIS: RedisTotals,
     counter "redis_spared" "Calls answered from the refusal cache alone", |totals| totals.stats.cached_calls;
     counter "redis_clamped" "Counters from the far future, read as full", |totals| totals.stats.clamped;
     counter "redis_unreadable" "Replies that no script can send", |totals| totals.stats.unreadable;
-    counter "redis_split_calls" "Calls that took several script calls on a cluster", |totals| totals.stats.multi_slot_calls;
-    counter "redis_two_rounds" "Calls that used one node or slot before the others", |totals| totals.stats.two_rounds;
-    counter "redis_node_calls" "Script calls that decided several slots of a cluster node", |totals| totals.stats.node_calls;
-    counter "redis_node_calls_not_here" "Script calls for a cluster node that were sent again slot by slot, because a slot had moved or was moving", |totals| totals.stats.not_here;
+    counter "redis_split_calls" "Calls whose counters are on several cluster nodes, or that were sent slot by slot", |totals| totals.stats.multi_slot_calls;
+    counter "redis_node_calls" "Calls, or parts of calls, with counters in several slots of a cluster node", |totals| totals.stats.node_calls;
+    counter "redis_node_calls_not_here" "Calls, or parts of calls, that were sent again slot by slot, because a slot had moved or was moving", |totals| totals.stats.not_here;
     counter "redis_node_scripts_off" "Times that scripts for cluster nodes were turned off for ten minutes, because the service routes them to other nodes", |totals| totals.stats.node_scripts_off;
     counter "redis_data_losses" "Times that Redis may have lost counters: restarts and failovers", |totals| totals.counter_losses;
     counter "redis_refunded" "Charges refunded because another node or slot rejected the call", |totals| totals.stats.refunds;
     counter "redis_script_decisions" "Calls decided by scripts", |totals| totals.stats.script_calls;
-    counter "redis_plain_decisions" "Calls decided by plain commands, without a script", |totals| totals.stats.plain_calls;
-    counter "redis_plain_undecided" "Calls charged by plain commands that the scripts had to decide", |totals| totals.stats.plain_undecided;
-    counter "redis_plain_refunded" "Charges by plain commands refunded because they did not decide their call", |totals| totals.stats.plain_refunds;
     counter "redis_prepaid_decisions" "Calls decided by prepaid hits alone, without Redis", |totals| totals.stats.prepaid_calls;
     counter "redis_prepaid_hits" "Hits taken in advance", |totals| totals.stats.prepaid_hits;
     counter "redis_prepaid_returned" "Prepaid hits returned unspent", |totals| totals.stats.prepaid_refunded;
@@ -242,15 +238,11 @@ mod tests {
                 clamped: grown + 4,
                 unreadable: grown + 5,
                 multi_slot_calls: grown + 6,
-                two_rounds: grown + 7,
                 node_calls: grown + 8,
                 not_here: grown + 9,
                 node_scripts_off: grown + 10,
                 refunds: grown + 12,
                 script_calls: grown + 13,
-                plain_calls: grown + 14,
-                plain_undecided: grown + 15,
-                plain_refunds: grown + 16,
                 prepaid_calls: grown + 17,
                 prepaid_hits: grown + 18,
                 prepaid_refunded: grown + 19,
@@ -297,16 +289,12 @@ mod tests {
             ("redis_clamped", 4),
             ("redis_unreadable", 5),
             ("redis_split_calls", 6),
-            ("redis_two_rounds", 7),
             ("redis_node_calls", 8),
             ("redis_node_calls_not_here", 9),
             ("redis_node_scripts_off", 10),
             ("redis_data_losses", 11),
             ("redis_refunded", 12),
             ("redis_script_decisions", 13),
-            ("redis_plain_decisions", 14),
-            ("redis_plain_undecided", 15),
-            ("redis_plain_refunded", 16),
             ("redis_prepaid_decisions", 17),
             ("redis_prepaid_hits", 18),
             ("redis_prepaid_returned", 19),

@@ -43,7 +43,6 @@ impl AnyStore {
             budget: redis.budget,
             replicas: settings.replicas,
             refusal_cache: settings.refusal_cache,
-            node_scripts: settings.redis_node_scripts,
             keys_max: settings.max_keys,
         };
         let opened = AnyStore::open_redis(config, stack, Clock::System);

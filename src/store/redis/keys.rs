@@ -127,16 +127,13 @@ impl Prefix {
     }
 }
 
-/// Letter of fixed windows that are aligned to the Unix epoch.
-pub(super) const EPOCH_WINDOW_LETTER: u8 = b'w';
-
 /// Returns the letter that identifies the algorithm and the version of its state format in keys. A
 /// new state format needs a new letter. Both refill forms of a bucket (arrival and credits) share
 /// one format, so that a limit whose rate changes keeps its counter.
 pub(super) const fn algorithm_letter(algorithm: &Algorithm) -> u8 {
     match algorithm {
         Algorithm::FixedWindow(window) => match window.window {
-            Window::Epoch { .. } => EPOCH_WINDOW_LETTER,
+            Window::Epoch { .. } => b'w',
             Window::Calendar(_) => b'k',
         },
         Algorithm::SlidingWindow(_) => b's',

@@ -18,28 +18,23 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
 
-use super::client::plain_charge::PendingCharges;
-use super::client::transport::{PendingScripts, ScriptCalls, SendError, Transport, reply_source};
+use super::client::transport::{
+    CallReply, NodeRequests, PendingCall, PendingCalls, SendError, Transport, reply_source,
+};
 use super::multi_slot::{self, SlotGroup, SlotGroups, UnchargedStatuses};
-use super::plain_calls::PlainResult;
-use super::script::reply::ScriptReply;
 use super::store::Shared;
 use crate::domain::{
-    Accounting, Answer, Answers, Call, Check, ExecutionStatus, LateFate, OwnedCall, Receipt, Source,
+    Accounting, Answer, Answers, Call, Check, ExecutionStatus, LateFate, OwnedCall, Source,
 };
 use crate::store::delivery::{Caller, run_in_task, unanswered};
 
-/// What a call of several parts begins with.
-pub(super) enum Parts {
-    /// Plain charges, which are queued on several nodes.
-    Charges(PendingCharges),
-    /// Groups of checks, each for one script call.
-    Groups(SlotGroups),
-    /// All checks by slot, because a node script found that the node does not hold every key.
-    NotHere {
-        /// Number of redirects before the node script was sent.
-        redirects: u64,
-    },
+/// Parts of a call.
+pub(super) struct Parts {
+    /// Groups of checks, each for one request to a node.
+    pub(super) groups: SlotGroups,
+    /// Number of redirects before a request for the whole call got the reply that its node does not
+    /// hold every key; `None` if there was no such request.
+    pub(super) not_here: Option<u64>,
 }
 
 /// Checks of one script call, as they were sent.
@@ -101,81 +96,24 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
     }
 
     async fn run(mut self, parts: Parts) {
-        match parts {
-            Parts::Charges(charges) => {
-                if self.charge(charges).await {
-                    let groups = self.store.group_checks(self.call);
-                    self.decide_groups(groups).await;
-                }
-            }
-            Parts::Groups(groups) => self.decide_groups(groups).await,
-            Parts::NotHere { redirects } => {
-                let missed: SmallVec<[usize; 8]> = (0..self.call.checks.len()).collect();
-                let groups = self.store.group_missed_checks(self.call, &missed);
-                self.decide_groups(groups).await;
-                self.store.record_not_here(self.call, &missed, &self.answers, redirects);
-            }
+        let Parts { groups, not_here } = parts;
+        self.decide_groups(groups).await;
+        if let Some(redirects) = not_here {
+            let all: SmallVec<[usize; 8]> = (0..self.call.checks.len()).collect();
+            self.store.record_not_here(self.call, &all, &self.answers, redirects);
         }
         self.settle().await;
     }
 
-    /// Waits for the replies to plain charges. Returns whether scripts must decide the call.
-    async fn charge(&mut self, mut charges: PendingCharges) -> bool {
-        let replies = loop {
-            tokio::select! {
-                biased;
-                replies = &mut charges => break replies,
-                () = self.caller.gone(self.call.deadline) => {
-                    charges.leave();
-                    self.answers = self.store.charge_answers(self.call, &charges.replies_so_far());
-                    self.stop_waiting();
-                }
-            }
-        };
-        match self.store.evaluate_charges(self.call, &replies) {
-            Some(PlainResult::Decided(answers) | PlainResult::Unknown(answers)) => {
-                self.answers = answers.each;
-                false
-            }
-            Some(PlainResult::Undecided(receipts)) => {
-                // Before the scripts decide, so that they do not refuse the call because of its own
-                // hits.
-                let receipts = self.not_yet_known(receipts);
-                self.store.refund(&receipts).await;
-                self.answers.fill(Answer::NotAsked);
-                self.caller.is_waiting()
-            }
-            None => self.caller.is_waiting(),
-        }
-    }
-
-    /// Decides the groups, in one or two round trips, with one script call per group.
+    /// Decides the groups, each by one request to a node.
     async fn decide_groups(&mut self, groups: SlotGroups) {
-        let (store, call) = (self.store, self.call);
-        store.stats.multi_slot_calls.fetch_add(1, Ordering::Relaxed);
-        let distance = |check: &Check<'_>| store.hints.distance(check, call.now);
-        match multi_slot::first_group(call.checks, &groups, call.accounting, distance) {
-            None => self.send_groups(&groups).await,
-            Some(first) => {
-                store.stats.two_rounds.fetch_add(1, Ordering::Relaxed);
-                self.send_groups(&groups[first..=first]).await;
-                let answers = &mut self.answers;
-                let has_ended =
-                    multi_slot::first_group_ends_call(call.checks, &groups[first], answers);
-                let others = multi_slot::other_groups(call.checks, groups, first, has_ended);
-                self.send_groups(&others).await;
-            }
-        }
-        for (check, answer) in call.checks.iter().zip(&self.answers) {
-            if let Answer::Decided(outcome) = answer {
-                store.hints.record(check, outcome, call.now);
-            }
-        }
-        store.record_script_call(call, &self.answers);
+        self.store.stats.multi_slot_calls.fetch_add(1, Ordering::Relaxed);
+        self.send_groups(&groups).await;
+        self.store.stats.script_calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Sends one script call per group, and records the replies. If a node does not hold every key
-    /// of a group, the group's checks are sent again, slot by slot.
+    /// Sends one request per group, and records the replies. If a node does not hold every key of a
+    /// group, the group's checks are sent again, slot by slot.
     async fn send_groups(&mut self, groups: &[SlotGroup]) {
         let redirects = self.store.transport.redirects();
         let missed = self.send_once(groups).await;
@@ -188,7 +126,7 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
         self.store.record_not_here(self.call, &missed, &self.answers, redirects);
     }
 
-    /// Sends one script call per group, and records the replies like `send_groups`. Returns the
+    /// Sends one request per group, and records the replies like `send_groups`. Returns the
     /// indices of the checks in groups for which the node does not hold every key. If the caller no
     /// longer waits, sends nothing.
     async fn send_once(&mut self, groups: &[SlotGroup]) -> SmallVec<[usize; 8]> {
@@ -205,18 +143,16 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
         let sent = |at: &usize| multi_slot::check_to_send(&call.checks[*at], call.accounting);
         let parts: SmallVec<[SentChecks<'_>; 4]> =
             groups.iter().map(|group| group.checks.iter().map(sent).collect()).collect();
-        let script_call =
-            |(group, part): (&SlotGroup, &SentChecks<'_>)| match group.needs_node_script() {
-                true => store.node_call(part, call, is_part),
-                false => store.partial_script_call(part, call),
-            };
-        let script_calls: ScriptCalls = groups.iter().zip(&parts).map(script_call).collect();
+        let request = |(group, part): (&SlotGroup, &SentChecks<'_>)| {
+            store.node_request(&Call { checks: part, ..*call }, Some(group), is_part)
+        };
+        let calls: NodeRequests = groups.iter().zip(&parts).map(request).collect();
         // Until a group has its reply, it may have been executed.
         self.mark(groups, ExecutionStatus::Unknown);
-        let mut pending = store.transport.submit(script_calls);
+        let mut pending = store.transport.submit(calls);
         for (at, (group, part)) in groups.iter().zip(&parts).enumerate() {
             let reply = self.wait_for(at, &mut pending, groups, &parts).await;
-            if group.needs_node_script() && store.replied_not_here(&reply) {
+            if group.is_by_node && store.replied_not_here(&reply) {
                 missed.extend_from_slice(&group.checks);
                 continue;
             }
@@ -230,10 +166,10 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
     async fn wait_for(
         &mut self,
         at: usize,
-        pending: &mut PendingScripts,
+        pending: &mut PendingCalls,
         groups: &[SlotGroup],
         parts: &[SentChecks<'_>],
-    ) -> Result<redis::Value, SendError> {
+    ) -> Result<CallReply, SendError> {
         // All of them side by side: a redirect of one must not wait for the reply to another.
         let reply = std::future::poll_fn(|context| {
             let others = pending.iter_mut().skip(at + 1);
@@ -252,7 +188,7 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
             script.leave();
             if let Some(reply) = script.now_or_never() {
                 self.record(reply.clone(), group, part);
-                *script = super::client::transport::PendingScript::ready(reply);
+                *script = PendingCall::ready(reply);
             }
         }
         self.stop_waiting();
@@ -265,19 +201,16 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
     /// Records the reply to the script call of a group.
     fn record(
         &mut self,
-        reply: Result<redis::Value, SendError>,
+        reply: Result<CallReply, SendError>,
         group: &SlotGroup,
         part: &[Check<'_>],
     ) {
         if reply_source(&reply) == Source::Shed {
             self.source = Source::Shed;
         }
-        let accounting = self.call.accounting;
-        let decode = |reply: &redis::Value| match accounting {
-            Accounting::AllOrNothing => ScriptReply::decode_part(reply, part),
-            Accounting::Independent => ScriptReply::decode(reply, part, accounting),
-        };
-        match self.store.validate_reply(reply, decode) {
+        let Call { accounting, .. } = *self.call;
+        let is_part = accounting == Accounting::AllOrNothing;
+        match self.store.decode(reply, part, accounting, is_part) {
             Ok(decoded) => {
                 for (at, outcome) in group.checks.iter().zip(decoded.outcomes) {
                     self.answers[*at] = Answer::Decided(outcome);
@@ -373,19 +306,6 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
             self.store.refund_charged(self.call, &mut self.answers);
         }
         self.store.stats.unheard.add(Answers::new(self.answers, self.source).charged());
-    }
-
-    /// Returns the receipts of charges that a late caller does not know of. It refunds the others
-    /// itself.
-    fn not_yet_known(&self, mut receipts: Vec<Receipt>) -> Vec<Receipt> {
-        if let CallerState::Late(_, known) = &self.caller {
-            let is_known = |receipt: &Receipt| {
-                let mut checks = self.call.checks.iter().zip(known);
-                checks.any(|(check, is_known)| *is_known && check.key == receipt.key)
-            };
-            receipts.retain(|receipt| !is_known(receipt));
-        }
-        receipts
     }
 }
 

@@ -1,25 +1,22 @@
 //! Plans calls whose counters are in several hash slots of a cluster: groups checks by slot, and
-//! decides which group is sent first. `node_scripts` groups checks by node instead.
+//! combines the answers. `node_scripts` groups checks by node instead.
 //!
-//! Each group is one atomic script call. Normally, all groups are sent at once. If a check that can
-//! reject the call was near its limit when last seen, the group of the nearest such check is sent
-//! alone first, so that a refusal there leaves no charges in other slots. If one slot rejects the
-//! call, the charges in the other slots are refunded, using their receipts. No limit ever admits
-//! too many hits, but near a limit, a call may be rejected because of charges that another call
-//! refunds one round trip later. If a slot does not reply, the charges in the other slots are kept.
-//! The fallback then either admits the call or refunds those charges.
+//! Each group is decided atomically. All groups are sent at once. If one rejects the call, the charges
+//! in the others are refunded, using their receipts. No limit ever admits too many hits, but near a
+//! limit, a call may be rejected because of charges that another call refunds one round trip later. If
+//! a group is not answered, the charges in the others are kept. The fallback then either admits the
+//! call or refunds those charges.
 //!
-//! No function here does I/O. Not here: sending the groups (`store`).
+//! No function here does I/O. Not here: sending the groups (`multi_part`).
 
 use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
-use super::near_limit_hints::LimitDistance;
 use super::script::reply::CounterStatus;
-use crate::domain::{Accounting, Admission, Answer, Check, ExecutionStatus, Receipt, Role};
+use crate::domain::{Accounting, Admission, Answer, Check, Receipt, Role};
 
-/// Group of checks that one script call decides. Their counters are in the same hash slot or, with
+/// Group of checks that are decided together. Their counters are in the same hash slot or, with
 /// node scripts, on the same node. `checks` contains the index of each check in the call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SlotGroup {
@@ -28,18 +25,16 @@ pub(super) struct SlotGroup {
     /// Whether the counters are in several hash slots, so that only a node script can decide the
     /// checks.
     pub(super) spans_slots: bool,
+    /// Whether node scripts may be used for the slots of the counters.
+    pub(super) is_by_node: bool,
     pub(super) checks: SmallVec<[usize; 4]>,
 }
 
 impl SlotGroup {
     /// Creates a group of one check. `check` is the index of the check in the call.
     pub(super) fn new(slot: u16, check: usize) -> SlotGroup {
-        SlotGroup { slot, spans_slots: false, checks: SmallVec::from_iter([check]) }
-    }
-
-    /// Returns whether only a node script can decide the checks together.
-    pub(super) fn needs_node_script(&self) -> bool {
-        self.spans_slots && self.checks.len() > 1
+        let checks = SmallVec::from_iter([check]);
+        SlotGroup { slot, spans_slots: false, is_by_node: false, checks }
     }
 }
 
@@ -95,36 +90,6 @@ impl GroupIndex {
     }
 }
 
-/// Returns the index of the group to send alone first, or `None` if all groups are sent at once.
-///
-/// Among the checks that can reject the call on their own, the check nearest to its limit
-/// determines the group; ties go to the smallest limit.
-pub(super) fn first_group(
-    checks: &[Check<'_>],
-    groups: &SlotGroups,
-    accounting: Accounting,
-    distance: impl Fn(&Check<'_>) -> Option<LimitDistance>,
-) -> Option<usize> {
-    if accounting == Accounting::Independent || groups.len() < 2 {
-        return None;
-    }
-    let mut quotas = checks.iter().filter(|check| check.is_quota()).map(|check| check.role);
-    let first_quota = quotas.next();
-    let is_single_quota = quotas.all(|role| Some(role) == first_quota);
-    let can_reject = |check: &Check<'_>| match check.role {
-        Role::Required => true,
-        Role::Quota(_) => is_single_quota,
-        Role::Shadow => false,
-    };
-    let nearest = |group: &SlotGroup| {
-        let checks = group.checks.iter().map(|at| &checks[*at]).filter(|check| can_reject(check));
-        checks.filter_map(|check| Some((distance(check)?, check.limit.capacity()))).min()
-    };
-    let near_groups =
-        groups.iter().enumerate().filter_map(|(number, group)| Some((nearest(group)?, number)));
-    near_groups.min().map(|(_, number)| number)
-}
-
 /// Returns the check as it is passed to the script for its hash slot.
 ///
 /// Under all-or-nothing accounting, quota checks are passed as shadow checks. Each script receives
@@ -140,53 +105,9 @@ pub(super) fn check_to_send<'a>(check: &Check<'a>, accounting: Accounting) -> Ch
     Check { role, ..*check }
 }
 
-/// Returns whether the first group has ended the call, either by rejecting it or by a timeout,
-/// which leaves no time for the other groups. After a timeout, marks the checks of the other groups
-/// as unanswered and not executed.
-pub(super) fn first_group_ends_call(
-    checks: &[Check<'_>],
-    first: &SlotGroup,
-    answers: &mut [Answer],
-) -> bool {
-    if is_rejected(checks, answers) {
-        return true;
-    }
-    let timeout = Answer::Unanswered { executed: ExecutionStatus::Unknown };
-    let is_timeout = first.checks.iter().any(|at| answers[*at] == timeout);
-    if is_timeout {
-        // The checks of a group are in the call's order.
-        let mut sent = first.checks.iter().peekable();
-        for (at, answer) in answers.iter_mut().enumerate().take(checks.len()) {
-            if sent.next_if(|sent| **sent == at).is_none() {
-                *answer = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
-            }
-        }
-    }
-    is_timeout
-}
-
 /// Returns whether the answers received so far reject the call.
 pub(super) fn is_rejected(checks: &[Check<'_>], answers: &[Answer]) -> bool {
     Admission::from_answers(checks, answers).is_rejected()
-}
-
-/// Returns all groups except `first`, to be sent after it. If the call has ended, the groups
-/// contain only refunds and checks with `charge: always`, and empty groups are left out.
-pub(super) fn other_groups(
-    checks: &[Check<'_>],
-    groups: SlotGroups,
-    first: usize,
-    has_ended: bool,
-) -> SlotGroups {
-    let mut others: SlotGroups =
-        groups.into_iter().enumerate().filter(|(n, _)| *n != first).map(|(_, g)| g).collect();
-    if has_ended {
-        for group in &mut others {
-            group.checks.retain(|at| checks[*at].applies_when_rejected());
-        }
-        others.retain(|group| !group.checks.is_empty());
-    }
-    others
 }
 
 /// For each check, the status of its counter without the charges of the call; `None` if no reply
@@ -280,43 +201,6 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_and_then_the_smallest_limit_is_sent_first() {
-        let (wide, narrow) = (limit(100, Charge::Admitted), limit(5, Charge::Admitted));
-        let checks = [take(10, &wide), take(20, &wide), take(30, &narrow)];
-        let groups = group_by_slot(&checks, slot_by_tens);
-        let near = |places: [Option<u64>; 3]| {
-            let near = move |check: &Check<'_>| places[usize::from(slot_by_tens(check)) - 1];
-            first_group(&checks, &groups, Accounting::AllOrNothing, near)
-        };
-        assert_eq!(near([None, None, None]), None, "far from every limit all go at once");
-        assert_eq!(near([Some(9), Some(2), Some(3)]), Some(1));
-        assert_eq!(near([Some(2), Some(2), Some(2)]), Some(2));
-        let near = |_: &Check<'_>| Some(0);
-        assert_eq!(first_group(&checks, &groups, Accounting::Independent, near), None);
-        for (count, first) in [(1, None), (2, Some(0)), (3, Some(2))] {
-            let some: SlotGroups = groups.iter().take(count).cloned().collect();
-            assert_eq!(first_group(&checks, &some, Accounting::AllOrNothing, near), first);
-        }
-    }
-
-    #[test]
-    fn a_check_that_cannot_reject_the_call_is_never_sent_first() {
-        let limit = limit(5, Charge::Admitted);
-        let roles = |roles: [Role; 3]| {
-            let at = |n: usize| Check { role: roles[n], ..take(10 * (n as u128 + 1), &limit) };
-            let checks = [at(0), at(1), at(2)];
-            let groups = group_by_slot(&checks, slot_by_tens);
-            first_group(&checks, &groups, Accounting::AllOrNothing, |check| {
-                (slot_by_tens(check) == 1).then_some(0)
-            })
-        };
-        assert_eq!(roles([Role::Shadow, Role::Required, Role::Required]), None);
-        assert_eq!(roles([Role::Quota(0), Role::Quota(1), Role::Required]), None);
-        assert_eq!(roles([Role::Quota(0), Role::Quota(0), Role::Required]), Some(0));
-        assert_eq!(roles([Role::Quota(0), Role::Shadow, Role::Required]), Some(0));
-    }
-
-    #[test]
     fn quota_checks_reject_the_call_only_if_all_of_them_refuse() {
         let limit = limit(5, Charge::Admitted);
         let quota = |number: u16| {
@@ -333,25 +217,6 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_of_the_first_group_leaves_no_time_for_the_others() {
-        let limit = limit(5, Charge::Admitted);
-        let checks = [take(10, &limit), take(20, &limit)];
-        let groups = group_by_slot(&checks, slot_by_tens);
-        let unanswered = |executed| Answer::Unanswered { executed };
-        let mut at_once = [unanswered(ExecutionStatus::NotExecuted), Answer::NotAsked];
-        assert!(
-            !first_group_ends_call(&checks, &groups[0], &mut at_once),
-            "there is time to ask the other"
-        );
-        let mut late = [unanswered(ExecutionStatus::Unknown), Answer::NotAsked];
-        assert!(first_group_ends_call(&checks, &groups[0], &mut late));
-        assert_eq!(late[1], unanswered(ExecutionStatus::NotExecuted), "it was never sent");
-        let mut refusal = [decided_answer(Verdict::Refuse, 0, 0), Answer::NotAsked];
-        assert!(first_group_ends_call(&checks, &groups[0], &mut refusal));
-        assert_eq!(refusal[1], Answer::NotAsked);
-    }
-
-    #[test]
     fn a_rejected_call_keeps_its_debts_and_refunds_the_rest() {
         let (plain, debt) = (limit(5, Charge::Admitted), limit(5, Charge::Always));
         let checks = [take(10, &plain), take(20, &debt), take(30, &plain)];
@@ -360,12 +225,6 @@ mod tests {
             decided_answer(Verdict::Pass, 1, 4),
             decided_answer(Verdict::Refuse, 0, 0),
         ];
-        let groups = group_by_slot(&checks, slot_by_tens);
-        assert_eq!(
-            check_indices(&other_groups(&checks, groups.clone(), 2, false)),
-            [vec![0], vec![1]]
-        );
-        assert_eq!(check_indices(&other_groups(&checks, groups, 2, true)), [vec![1]]);
         let receipts = Receipt::for_rejected_call(&checks, &mut answers);
         assert_eq!(receipts.len(), 1);
         assert_eq!(receipts[0].key, checks[0].key);

@@ -132,7 +132,8 @@ pub(super) fn group_by_node(
     let mut owners: SmallVec<[u16; 4]> = SmallVec::new();
     for (at, check) in checks.iter().enumerate() {
         let slot = slot(check);
-        let owner = node(slot).and_then(|node| node.checked_add(SLOTS)).unwrap_or(slot);
+        let node = node(slot).and_then(|node| node.checked_add(SLOTS));
+        let owner = node.unwrap_or(slot);
         match index.find_or_add(owner, |place| owners.get(place).copied()) {
             Some(place) => {
                 let group = &mut groups[place];
@@ -141,7 +142,8 @@ pub(super) fn group_by_node(
             }
             None => {
                 owners.push(owner);
-                groups.push(SlotGroup::new(slot, at));
+                let is_by_node = node.is_some();
+                groups.push(SlotGroup { is_by_node, ..SlotGroup::new(slot, at) });
             }
         }
     }
@@ -227,7 +229,7 @@ mod tests {
         let groups = group_by_node(&checks, slot, node);
         let indices: Vec<Vec<usize>> = groups.iter().map(|group| group.checks.to_vec()).collect();
         assert_eq!(indices, [vec![0, 2, 3], vec![1, 4]]);
-        let needs_script = groups.iter().map(SlotGroup::needs_node_script);
-        assert_eq!(needs_script.collect::<Vec<_>>(), [true, false]);
+        let kinds = groups.iter().map(|group| (group.spans_slots, group.is_by_node));
+        assert_eq!(kinds.collect::<Vec<_>>(), [(true, true), (false, false)]);
     }
 }

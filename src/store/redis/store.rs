@@ -1,29 +1,27 @@
-//! Redis store: translates calls into plain commands or script calls, and decodes the replies.
+//! Redis store: translates calls into requests to nodes, and decodes the replies.
 //!
 //! A call with a deadline is answered by then. Once a call is queued, the store owns it: its caller
-//! only waits. Not here: sending the script calls ([`Transport`]), the wait of the caller
-//! (`one_part`), calls of several parts (`multi_part`), fallback (`resilience`).
+//! only waits. Not here: sending the requests ([`Transport`]), the wait of the caller (`one_part`),
+//! calls of several parts (`multi_part`), fallback (`resilience`).
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use redis::Value;
 use smallvec::{SmallVec, smallvec};
 
 use super::client::node_stats::{BreakerState, NodeReport};
-use super::client::plain_charge::{ChargeReply, PendingCharges};
 use super::client::shared_write::SharedCall;
 use super::client::topology::RedisClient;
-use super::client::transport::{ScriptCall, ScriptCalls, SendError, Transport, reply_source};
+use super::client::transport::{
+    CallReply, NodeRequest, NodeRequests, PendingCall, ScriptCall, SendError, Transport,
+    reply_source,
+};
 use super::keys::{self, Prefix};
 use super::multi_part::Parts;
-use super::multi_slot::{self, SlotGroups};
-use super::near_limit_hints::NearLimitHints;
+use super::multi_slot::{self, SlotGroup, SlotGroups};
 use super::node_scripts::{self, NodeScriptSwitch};
-use super::one_part::{PartReply, Pending};
-use super::plain_calls::{self, PlainCalls, PlainResult, PlainStats};
-use super::script::arguments::Encoder;
+use super::script::arguments::{CallScope, Encoder};
 use super::script::library::{PRODUCTION, STRICT};
 use super::script::reply::{ReplyError, ScriptReply, is_not_here};
 use crate::domain::{
@@ -55,12 +53,9 @@ pub struct RedisStats {
     pub unreadable: AtomicU64,
     /// Number of calls whose checks were split by hash slot, with one script call per group.
     pub multi_slot_calls: AtomicU64,
-    /// Number of multi-slot calls sent in up to two round trips: first the group of the counter
-    /// nearest to its limit, then the other groups that the call still needs.
-    pub two_rounds: AtomicU64,
-    /// Number of script calls that decided checks in several hash slots of one node.
+    /// Number of calls, or parts of calls, with checks in several hash slots of one node.
     pub node_calls: AtomicU64,
-    /// Number of script calls for a node that were sent again slot by slot, because the node did
+    /// Number of calls, or parts of calls, that were sent again slot by slot, because the node did
     /// not hold every key.
     pub not_here: AtomicU64,
     /// Number of charges refunded because a check in another hash slot rejected the call.
@@ -73,8 +68,7 @@ pub struct RedisStats {
     pub unheard: UnheardHits,
 }
 
-/// Store that keeps its counters in Redis. Plain commands decide calls far from their limits, and
-/// scripts on the server decide all others.
+/// Store that keeps its counters in Redis, where scripts decide the calls.
 #[derive(Debug)]
 pub struct RedisStore<T> {
     shared: Arc<Shared<T>>,
@@ -89,10 +83,7 @@ pub(super) struct Shared<T> {
     /// Time of the latest call, in microseconds since the Unix epoch, which is also the time of
     /// refunds. Used only with [`TimeSource::Call`].
     latest: AtomicU64,
-    pub(super) hints: NearLimitHints,
     pub(super) node_scripts: NodeScriptSwitch,
-    /// Selects the calls that need no script; `None` if plain commands are disabled.
-    plain: Option<PlainCalls>,
     pub(super) stats: RedisStats,
     /// Tasks that own calls of several parts, or the replies to calls whose callers have left.
     pub(super) tasks: OwnedTasks,
@@ -119,7 +110,6 @@ impl SharedStore for RedisStore<RedisClient> {
             clamped,
             unreadable,
             multi_slot_calls,
-            two_rounds,
             node_calls,
             not_here,
             refunded,
@@ -127,24 +117,17 @@ impl SharedStore for RedisStore<RedisClient> {
             overruns,
             unheard,
         } = self.stats();
-        let of_plain = |of: fn(&PlainStats) -> &AtomicU64| {
-            self.shared.plain.as_ref().map_or(0, |plain| of(&plain.stats).load(Ordering::Relaxed))
-        };
         SharedStoreStats {
             overruns: overruns.load(Ordering::Relaxed),
             unheard_hits: unheard.get(),
             clamped: clamped.load(Ordering::Relaxed),
             unreadable: unreadable.load(Ordering::Relaxed),
             multi_slot_calls: multi_slot_calls.load(Ordering::Relaxed),
-            two_rounds: two_rounds.load(Ordering::Relaxed),
             node_calls: node_calls.load(Ordering::Relaxed),
             not_here: not_here.load(Ordering::Relaxed),
             node_scripts_off: self.shared.node_scripts.times_off(),
             refunds: refunded.load(Ordering::Relaxed),
-            plain_calls: of_plain(|stats| &stats.decided),
             script_calls: script_calls.load(Ordering::Relaxed),
-            plain_undecided: of_plain(|stats| &stats.undecided),
-            plain_refunds: of_plain(|stats| &stats.refunded),
             ..SharedStoreStats::default()
         }
     }
@@ -169,16 +152,11 @@ impl<T: Transport> RedisStore<T> {
             TimeSource::Server => &*PRODUCTION,
             TimeSource::Call => &*STRICT,
         };
-        // Plain commands use the server's clock.
-        let plain = (time_source == TimeSource::Server && transport.can_charge())
-            .then(|| PlainCalls::new(prefix.clone(), transport.is_cluster()));
         let shared = Shared {
             encoder: Arc::new(Encoder::new(prefix, scripts, transport.is_cluster())),
             time_source,
             latest: AtomicU64::new(0),
-            hints: NearLimitHints::new(),
             node_scripts: NodeScriptSwitch::new(transport.is_cluster()),
-            plain,
             stats: RedisStats::default(),
             tasks: OwnedTasks::default(),
             transport,
@@ -193,18 +171,6 @@ impl<T: Transport> RedisStore<T> {
     pub fn with_node_scripts(mut self, enabled: bool) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
             shared.node_scripts = NodeScriptSwitch::new(enabled && shared.transport.is_cluster());
-        }
-        self
-    }
-
-    /// Configures the store to charge one in every `interval` calls with plain commands even if a
-    /// hint says that a counter may be near its limit, so that tests cover wrong hints.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn with_wrong_hints(mut self, interval: u64) -> Self {
-        if let Some(plain) = Arc::get_mut(&mut self.shared).and_then(|shared| shared.plain.as_mut())
-        {
-            plain.set_forced_interval(interval);
         }
         self
     }
@@ -233,107 +199,65 @@ impl<T: Transport> Shared<T> {
     }
 
     async fn apply(self: &Arc<Self>, call: &Call<'_>) -> Answers {
-        if self.transport.shares_writes()
-            && let Some(shared) = SharedCall::new(call, &self.encoder, self.now(call))
-        {
-            return pin!(self.decide_shared(call, shared)).await;
-        }
-        if let Some(plain) = &self.plain
-            && let Some(charges) = plain.plan(call)
-            && let Some(charges) = self.transport.charge(charges, call.deadline)
-        {
-            if charges.is_on_one_node() {
-                // Pinned here, because awaiting the future by value would copy it.
-                return pin!(self.decide_by_plain_commands(call, charges)).await;
-            }
-            return Box::pin(self.decide_in_parts(call, Parts::Charges(charges))).await;
-        }
-        // Boxed, so that the futures of the stores around this one, which contain it, stay small.
-        Box::pin(self.decide_by_script(call)).await
-    }
-
-    /// Decides a call with scripts.
-    async fn decide_by_script(self: &Arc<Self>, call: &Call<'_>) -> Answers {
         if !self.transport.is_cluster() {
-            return self.decide_single_slot(call).await;
+            return pin!(self.decide_in_place(call, None)).await;
         }
         let groups = self.group_checks(call);
-        // The others are boxed, so that the future of a single-slot call stays small.
         match groups.as_slice() {
-            [group] if group.needs_node_script() => Box::pin(self.decide_on_node(call)).await,
-            [] | [_] => self.decide_single_slot(call).await,
-            [_, _, ..] => Box::pin(self.decide_in_parts(call, Parts::Groups(groups))).await,
+            [_, _, ..] => {
+                let parts = Parts { groups, not_here: None };
+                Box::pin(self.decide_in_parts(call, parts)).await
+            }
+            // Pinned here, because awaiting the future by value would copy it.
+            one => pin!(self.decide_in_place(call, one.first())).await,
         }
     }
 
-    /// Counts a call that scripts have decided, and records its answers as hints for plain commands.
-    pub(super) fn record_script_call(&self, call: &Call<'_>, answers: &[Answer]) {
-        self.stats.script_calls.fetch_add(1, Ordering::Relaxed);
-        if let Some(plain) = &self.plain {
-            plain.record(call, answers);
-        }
-    }
-
-    /// Decides a call by the replies to its plain commands, all on one node, or, if they do not
-    /// decide it, with scripts. The node's connection has refunded charges that do not decide it.
-    async fn decide_by_plain_commands(
+    /// Decides a call by one request to a node. `group` has all its checks, on a cluster. If the node
+    /// does not hold every key, it charges nothing, and the call is sent again, slot by slot.
+    async fn decide_in_place(
         self: &Arc<Self>,
         call: &Call<'_>,
-        charges: PendingCharges,
+        group: Option<&SlotGroup>,
     ) -> Answers {
-        let replies = match self.wait_in_place(call, Pending::Charges(charges)).await {
-            Ok(PartReply::Charges(replies)) => replies,
-            Ok(PartReply::Script(_) | PartReply::Shared(_)) => return self.overrun(call),
+        let redirects = self.transport.redirects();
+        let pending = self.transport.submit(smallvec![self.node_request(call, group, false)]).pop();
+        let pending = pending.unwrap_or_else(|| PendingCall::ready(Err(SendError::LOST)));
+        let reply = match self.wait_in_place(call, pending).await {
+            Ok(reply) => reply,
             Err(answers) => return answers,
         };
-        match self.evaluate_charges(call, &replies) {
-            Some(PlainResult::Decided(answers) | PlainResult::Unknown(answers)) => answers,
-            // The rare script calls are boxed, so that the future of a plain call stays small.
-            Some(PlainResult::Undecided(_)) | None => Box::pin(self.decide_by_script(call)).await,
+        if group.is_some_and(|group| group.is_by_node) && self.replied_not_here(&reply) {
+            // Boxed, because it is rare, so that the future stays small.
+            let all: SmallVec<[usize; 8]> = (0..call.checks.len()).collect();
+            let groups = self.group_missed_checks(call, &all);
+            let parts = Parts { groups, not_here: Some(redirects) };
+            return Box::pin(self.decide_in_parts(call, parts)).await;
         }
+        self.stats.script_calls.fetch_add(1, Ordering::Relaxed);
+        self.decode_answers(reply, call)
     }
 
-    /// Evaluates the replies to plain charges; `None` if plain commands are disabled.
-    pub(super) fn evaluate_charges(
+    /// Returns the request that decides the checks of `call`, which are those of `group` on a cluster.
+    /// `is_part` is true if the other checks of an all-or-nothing call are in other requests.
+    pub(super) fn node_request(
         &self,
         call: &Call<'_>,
-        replies: &[ChargeReply],
-    ) -> Option<PlainResult> {
-        self.plain.as_ref().map(|plain| plain.evaluate(call, replies))
-    }
-
-    /// Returns the answers that replies to plain charges give so far.
-    pub(super) fn charge_answers(&self, call: &Call<'_>, replies: &[ChargeReply]) -> Vec<Answer> {
-        self.plain.as_ref().map_or_else(Vec::new, |plain| plain.answers(call, replies))
-    }
-
-    /// Decides a call with one script call for all checks.
-    async fn decide_single_slot(self: &Arc<Self>, call: &Call<'_>) -> Answers {
-        let answers = match self.send_in_place(call, self.script_call(call.checks, call)).await {
-            Ok(reply) => self.decode_answers(reply, call),
-            Err(answers) => answers,
-        };
-        self.record_script_call(call, &answers.each);
-        answers
-    }
-
-    /// Sends the one script call of a call, and waits for its reply until the call's deadline.
-    ///
-    /// # Errors
-    ///
-    /// If there is no reply by then, returns the unanswered checks.
-    async fn send_in_place(
-        self: &Arc<Self>,
-        call: &Call<'_>,
-        script_call: ScriptCall,
-    ) -> Result<Result<Value, SendError>, Answers> {
-        let Some(pending) = self.transport.submit(smallvec![script_call]).pop() else {
-            return Ok(Err(SendError::LOST));
-        };
-        match self.wait_in_place(call, Pending::Script(pending)).await? {
-            PartReply::Script(reply) => Ok(reply),
-            PartReply::Charges(_) | PartReply::Shared(_) => Ok(Err(SendError::LOST)),
+        group: Option<&SlotGroup>,
+        is_part: bool,
+    ) -> NodeRequest {
+        let spans_slots = group.is_some_and(|group| group.spans_slots);
+        if spans_slots {
+            self.stats.node_calls.fetch_add(1, Ordering::Relaxed);
         }
+        let (scope, now) = (CallScope { is_part, spans_slots }, self.now(call));
+        // A call with a key in a slot that may have moved is redirected, which needs its own KEYS.
+        if group.is_none_or(|group| group.is_by_node)
+            && let Some(shared) = SharedCall::new(call, &self.encoder, now, scope)
+        {
+            return NodeRequest::Shared(Box::new(shared));
+        }
+        self.encoder.encode(call, scope, now).into()
     }
 
     /// Returns the answers to a call whose deadline has passed, and counts it.
@@ -342,37 +266,18 @@ impl<T: Transport> Shared<T> {
         unanswered(call, ExecutionStatus::Unknown, Source::Redis)
     }
 
-    /// Decodes the reply to the one script call that decides all checks of a call.
+    /// Decodes the reply to the one request that decides all checks of a call.
     pub(super) fn decode_answers(
         &self,
-        reply: Result<Value, SendError>,
+        reply: Result<CallReply, SendError>,
         call: &Call<'_>,
     ) -> Answers {
         let source = reply_source(&reply);
-        let decode = |reply: &Value| ScriptReply::decode(reply, call.checks, call.accounting);
-        match self.validate_reply(reply, decode) {
+        match self.decode(reply, call.checks, call.accounting, false) {
             Ok(decoded) => {
                 Answers::new(decoded.outcomes.into_iter().map(Answer::Decided).collect(), source)
             }
             Err(executed) => unanswered(call, executed, source),
-        }
-    }
-
-    /// Returns the script call that decides `checks`, with the deadline of `call`.
-    fn script_call(&self, checks: &[Check<'_>], call: &Call<'_>) -> ScriptCall {
-        let script_call =
-            self.encoder.encode_call(checks, call.accounting, self.now(call), call.now);
-        ScriptCall { deadline: call.deadline, ..script_call }
-    }
-
-    /// Returns the script call for `checks`, all in one hash slot, with the deadline of `call`.
-    pub(super) fn partial_script_call(&self, checks: &[Check<'_>], call: &Call<'_>) -> ScriptCall {
-        match call.accounting {
-            Accounting::AllOrNothing => {
-                let script_call = self.encoder.encode_part(checks, self.now(call), call.now);
-                ScriptCall { deadline: call.deadline, ..script_call }
-            }
-            Accounting::Independent => self.script_call(checks, call),
         }
     }
 
@@ -389,50 +294,21 @@ impl<T: Transport> Shared<T> {
         node_scripts::group_by_node(call.checks, slot, node)
     }
 
-    /// Decides a call whose counters are in several hash slots of one node, with one script call.
-    /// If the node does not hold every key, it charges nothing, and the call is resent per slot.
-    async fn decide_on_node(self: &Arc<Self>, call: &Call<'_>) -> Answers {
-        let redirects = self.transport.redirects();
-        let script_call = self.node_call(call.checks, call, false);
-        let reply = match self.send_in_place(call, script_call).await {
-            Ok(reply) => reply,
-            Err(answers) => return answers,
+    /// Returns whether a node replied that it does not hold every key. Records the reply in the
+    /// statistics.
+    pub(super) fn replied_not_here(&self, reply: &Result<CallReply, SendError>) -> bool {
+        let is_not_here = match reply {
+            Ok(CallReply::NotHere) => true,
+            Ok(CallReply::Script(reply)) => is_not_here(reply),
+            Ok(CallReply::Decided(_)) => false,
+            Err(_) => return false,
         };
-        if self.replied_not_here(&reply) {
-            return self.decide_in_parts(call, Parts::NotHere { redirects }).await;
+        if is_not_here {
+            self.stats.not_here.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.node_scripts.record_reply();
         }
-        let answers = self.decode_answers(reply, call);
-        self.record_script_call(call, &answers.each);
-        answers
-    }
-
-    /// Returns the script call for `checks`, all on one cluster node, with the deadline of `call`.
-    pub(super) fn node_call(
-        &self,
-        checks: &[Check<'_>],
-        call: &Call<'_>,
-        is_part: bool,
-    ) -> ScriptCall {
-        let (now, accounting) = (self.now(call), call.accounting);
-        let script_call = self.encoder.encode_node_call(checks, accounting, is_part, now, call.now);
-        self.stats.node_calls.fetch_add(1, Ordering::Relaxed);
-        ScriptCall { deadline: call.deadline, ..script_call }
-    }
-
-    /// Returns whether a node script replied that the node does not hold every key. Records the
-    /// reply in the statistics.
-    pub(super) fn replied_not_here(&self, reply: &Result<Value, SendError>) -> bool {
-        match reply {
-            Ok(reply) if is_not_here(reply) => {
-                self.stats.not_here.fetch_add(1, Ordering::Relaxed);
-                true
-            }
-            Ok(_) => {
-                self.node_scripts.record_reply();
-                false
-            }
-            Err(_) => false,
-        }
+        is_not_here
     }
 
     /// Records a `not here` reply as unexplained if the same checks, sent again slot by slot, were
@@ -464,15 +340,22 @@ impl<T: Transport> Shared<T> {
         groups
     }
 
-    /// Decodes a script's reply. On failure, returns the call's execution status as the error.
-    /// Counts clamps and unreadable replies.
-    pub(super) fn validate_reply(
+    /// Decodes the reply to a request for these checks. On failure, returns the execution status as
+    /// the error. Counts clamps and unreadable replies.
+    pub(super) fn decode(
         &self,
-        reply: Result<Value, SendError>,
-        decode: impl FnOnce(&Value) -> Result<ScriptReply, ReplyError>,
+        reply: Result<CallReply, SendError>,
+        checks: &[Check<'_>],
+        accounting: Accounting,
+        is_part: bool,
     ) -> Result<ScriptReply, ExecutionStatus> {
-        let value = reply.map_err(|error| error.executed)?;
-        match decode(&value) {
+        let decoded = match reply.map_err(|error| error.executed)? {
+            CallReply::Decided(decoded) => Ok(decoded),
+            CallReply::Script(value) if is_part => ScriptReply::decode_part(&value, checks),
+            CallReply::Script(value) => ScriptReply::decode(&value, checks, accounting),
+            CallReply::NotHere => return Err(ExecutionStatus::NotExecuted),
+        };
+        match decoded {
             Ok(decoded) => {
                 self.stats.clamped.fetch_add(decoded.clamped, Ordering::Relaxed);
                 Ok(decoded)
@@ -487,9 +370,9 @@ impl<T: Transport> Shared<T> {
 
     /// Returns the script calls that refund these receipts: one per hash slot, or several if one would
     /// be too much work.
-    fn refund_calls(&self, receipts: &[Receipt], now: Option<Micros>) -> ScriptCalls {
+    fn refund_calls(&self, receipts: &[Receipt], now: Option<Micros>) -> Vec<ScriptCall> {
         if receipts.is_empty() {
-            return ScriptCalls::new();
+            return Vec::new();
         }
         if !self.transport.is_cluster() {
             let pieces = split_by_work(receipts);
@@ -523,10 +406,11 @@ impl<T: Transport> Shared<T> {
             TimeSource::Server => None,
             TimeSource::Call => Some(Micros(self.latest.load(Ordering::Relaxed))),
         };
-        let script_calls = self.refund_calls(receipts, now);
-        if !script_calls.is_empty() {
+        let calls: NodeRequests =
+            self.refund_calls(receipts, now).into_iter().map(NodeRequest::from).collect();
+        if !calls.is_empty() {
             // Never resent: a lost refund only leaves the counter stricter.
-            let _lost = self.transport.send(script_calls).await;
+            let _lost = self.transport.send(calls).await;
         }
     }
 }
@@ -551,10 +435,9 @@ impl<T: Transport> Store for RedisStore<T> {
     }
 
     /// Returns true on a cluster, where any call over several nodes may hold hits of the counter
-    /// until it refunds them, and for checks that plain commands may charge.
-    fn has_transient_refusals(&self, check: &Check<'_>) -> bool {
-        let is_plain = self.shared.plain.is_some() && plain_calls::is_eligible(check);
-        self.transport().is_cluster() || is_plain
+    /// until it refunds them.
+    fn has_transient_refusals(&self, _: &Check<'_>) -> bool {
+        self.transport().is_cluster()
     }
 
     async fn refund(&self, receipts: &[Receipt]) {

@@ -38,7 +38,6 @@ const RPC_METHOD: &str = "ShouldRateLimit";
 /// Name of the span of a decision, composed of the gRPC service and method.
 const DECISION_SPAN: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 /// Span name and `db.operation.name` of every call to a Redis node: the command that runs a script.
-/// Also used for calls that send plain commands instead.
 const NODE_COMMAND: &str = "EVALSHA";
 
 /// Timeout for exporting the remaining spans at shutdown.

@@ -56,14 +56,11 @@ pub enum Caller {
 }
 
 impl Bench {
-    pub fn new(is_cluster: bool, has_plain_commands: bool) -> Bench {
+    pub fn new(is_cluster: bool) -> Bench {
         let server = Server::start(&[]);
-        let transport = Scripted::new(&server, is_cluster, has_plain_commands);
+        let transport = Scripted::new(&server, is_cluster);
         let prefix = Prefix::default();
-        let mut redis = RedisStore::new(transport.clone(), prefix.clone(), TimeSource::Server);
-        if has_plain_commands {
-            redis = redis.with_wrong_hints(1);
-        }
+        let redis = RedisStore::new(transport.clone(), prefix.clone(), TimeSource::Server);
         let mut unheard = vec![redis.stats().unheard.clone()];
         let prepaid = PrepaidHits::new(redis, 1, Clock::System);
         unheard.push(prepaid.unheard().clone());
@@ -269,37 +266,10 @@ fn wide() -> Arc<Limit> {
 
 #[test]
 fn a_call_of_one_script_is_charged_whole_or_not_at_all() {
-    let bench = Bench::new(false, false);
+    let bench = Bench::new(false);
     let (limit, bucket) = (wide(), bucket(1_000, HOUR));
     try_every_await(&bench, 1, |salt| {
         vec![take(key(2 * salt), &limit, 3), take(key(2 * salt + 1), &bucket, 2)]
-    });
-}
-
-#[test]
-fn plain_charges_on_one_node_are_charged_whole_or_not_at_all() {
-    let bench = Bench::new(false, true);
-    let (limit, used_up) = (wide(), window(1, 1_000_000 * SECOND));
-    try_every_await(&bench, 1, |salt| {
-        vec![take(key(2 * salt), &limit, 3), take(key(2 * salt + 1), &limit, 2)]
-    });
-    // Undecided: the second costs more than its limit, so scripts decide.
-    try_every_await(&bench, 2, |salt| {
-        let salt = 1_000_000 + 2 * salt;
-        vec![take(key(salt), &limit, 3), take(key(salt + 1), &used_up, 2)]
-    });
-}
-
-#[test]
-fn plain_charges_on_several_nodes_are_charged_whole_or_not_at_all() {
-    let bench = Bench::new(true, true);
-    let (limit, used_up) = (wide(), window(1, 1_000_000 * SECOND));
-    try_every_await(&bench, 2, |salt| {
-        (0..2).map(|n| take(on_node(salt, n), &limit, n + 1)).collect()
-    });
-    try_every_await(&bench, 2, |salt| {
-        let salt = 1_000_000 + salt;
-        vec![take(on_node(salt, 0), &limit, 3), take(on_node(salt, 1), &used_up, 2)]
     });
 }
 
@@ -314,7 +284,7 @@ fn on_node(salt: u64, node: u64) -> tidegate::domain::CounterKey {
 
 #[test]
 fn scripts_on_several_nodes_are_charged_whole_or_not_at_all() {
-    let bench = Bench::new(true, false);
+    let bench = Bench::new(true);
     let (limit, bucket, used_up) = (wide(), bucket(1_000, HOUR), bucket(1, HOUR));
     try_every_await(&bench, 2, |salt| {
         vec![take(on_node(salt, 0), &limit, 3), take(on_node(salt, 1), &bucket, 2)]
@@ -326,34 +296,9 @@ fn scripts_on_several_nodes_are_charged_whole_or_not_at_all() {
     });
 }
 
-/// A counter that was near its limit is asked first, and the others once it has passed.
-#[test]
-fn calls_in_two_rounds_are_charged_whole_or_not_at_all() {
-    let bench = Bench::new(true, false);
-    let (limit, narrow) = (wide(), bucket(10, HOUR));
-    let mut salt = 0;
-    for script in scripts(2) {
-        let mut try_once = |caller| {
-            salt += 1;
-            let checks = [take(on_node(salt, 0), &limit, 3), take(on_node(salt, 1), &narrow, 2)];
-            bench.transport.follow(&[]);
-            paused(async {
-                let answers = bench.stack.apply(&bench.call(&checks)).await;
-                assert_eq!(answers.source, Source::Redis);
-            });
-            judge(&bench, &checks, &script, caller)
-        };
-        let polls = try_once(Caller::Stays);
-        for poll in 1..polls {
-            try_once(Caller::DropsAt(poll));
-            try_once(Caller::StallsAt(poll));
-        }
-    }
-}
-
 #[test]
 fn calls_that_must_fit_own_charges_are_charged_whole_or_not_at_all() {
-    let bench = Bench::new(false, false);
+    let bench = Bench::new(false);
     bench.transport.lose();
     let (limit, bucket) = (wide(), bucket(1_000, HOUR));
     try_every_await(&bench, 1, |salt| {
@@ -363,7 +308,7 @@ fn calls_that_must_fit_own_charges_are_charged_whole_or_not_at_all() {
 
 #[test]
 fn slots_of_a_caller_that_leaves_are_taken_whole_or_not_at_all() {
-    let bench = Bench::new(true, false);
+    let bench = Bench::new(true);
     let (limit, slots) = (wide(), slots(10, 3_600 * SECOND));
     try_every_await(&bench, 2, |salt| {
         let holder = Some(tidegate::domain::Holder(u128::from(salt)));
@@ -374,7 +319,7 @@ fn slots_of_a_caller_that_leaves_are_taken_whole_or_not_at_all() {
 
 #[test]
 fn give_backs_are_made_once_or_not_at_all() {
-    let bench = Bench::new(false, false);
+    let bench = Bench::new(false);
     let limit = wide();
     let mut salt = 0;
     for script in scripts(1) {
@@ -401,11 +346,10 @@ fn give_backs_are_made_once_or_not_at_all() {
 fn random_calls_are_charged_whole_or_not_at_all() {
     let seeds = times(10_000, 1_000_000);
     let limits = [wide(), bucket(1_000, HOUR), window(2, 1_000_000 * SECOND), bucket(2, HOUR)];
-    let benches = [(false, false), (false, true), (true, false), (true, true)];
-    let benches = benches.map(|(is_cluster, plain)| Bench::new(is_cluster, plain));
+    let benches = [false, true].map(Bench::new);
     for seed in 1..=seeds {
         let mut random = Random::seeded(seed);
-        let which = random.below(4) as usize;
+        let which = random.below(2) as usize;
         let bench = &benches[which];
         let count = 1 + random.below(4);
         let checks: Vec<Check<'_>> = (0..count)
@@ -449,7 +393,7 @@ fn random_calls_are_charged_whole_or_not_at_all() {
 /// A lowered cost must not hide a mistake in the bench itself.
 #[test]
 fn the_bench_sees_what_a_call_charges() {
-    let bench = Bench::new(false, false);
+    let bench = Bench::new(false);
     let limit = wide();
     paused(async {
         let check = take(key(1), &limit, 7);

@@ -12,7 +12,7 @@ use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::transport::{
-    PendingScript, PendingScripts, ScriptCall, ScriptCalls, SendError, Transport,
+    NodeRequest, NodeRequests, PendingCall, PendingCalls, ScriptCall, SendError, Transport,
 };
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::store::TimeSource;
@@ -59,11 +59,11 @@ impl Transport for ManySlots {
         true
     }
 
-    fn submit(&self, items: ScriptCalls) -> PendingScripts {
+    fn submit(&self, items: NodeRequests) -> PendingCalls {
         let (plain, posted) = (self.plain.clone(), Arc::clone(&self.posted));
         let run = |item: ScriptCall| {
             let (plain, posted) = (plain.clone(), Arc::clone(&posted));
-            PendingScript::boxed(async move {
+            PendingCall::boxed(async move {
                 let mut posted = std::mem::take(&mut *posted.lock().unwrap());
                 while let Some(refund) = posted.join_next().await {
                     refund.unwrap();
@@ -71,7 +71,7 @@ impl Transport for ManySlots {
                 plain.run(&item).await.map_err(|_| SendError::LOST)
             })
         };
-        items.into_iter().map(run).collect()
+        items.into_iter().map(NodeRequest::into_script_call).map(run).collect()
     }
 
     fn send_in_background(&self, item: ScriptCall) {

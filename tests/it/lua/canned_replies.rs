@@ -12,13 +12,9 @@ use tidegate::domain::{
 };
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{Address, RedisConfig};
-use tidegate::store::redis::client::plain_charge::{
-    ChargeReplies, ChargeReply, PendingCharges, PlainCharges, WindowCharge,
-};
-use tidegate::store::redis::client::server_time::ServerTimeSpan;
 use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::client::transport::{
-    PendingScript, PendingScripts, ScriptCall, ScriptCalls, SendError, SendErrorKind, Transport,
+    NodeRequest, NodeRequests, PendingCalls, ScriptCall, SendError, SendErrorKind, Transport,
 };
 use tidegate::store::redis::keys::{Prefix, counter_slot};
 use tidegate::store::redis::script::library::PRODUCTION;
@@ -28,14 +24,13 @@ use tidegate::store::{SharedStore, Store};
 
 use crate::support::limits::*;
 use crate::support::redis_server::free_port;
+use crate::support::requests;
 
 /// Replies what a test has written, and records what it was asked to send.
 #[derive(Default)]
 struct Canned {
     is_cluster: bool,
     has_node_scripts: bool,
-    /// Replies to plain charges; `None` if plain commands are not supported.
-    charges: Option<ChargeReplies>,
     /// Replies to the script calls of each round trip.
     rounds: Mutex<VecDeque<Vec<Result<Value, SendError>>>>,
     sent: Mutex<Vec<ScriptCall>>,
@@ -47,19 +42,11 @@ impl Transport for Canned {
         self.is_cluster
     }
 
-    fn submit(&self, calls: ScriptCalls) -> PendingScripts {
+    fn submit(&self, calls: NodeRequests) -> PendingCalls {
         let mut replies = self.rounds.lock().unwrap().pop_front().unwrap_or_default();
         replies.resize(calls.len(), Err(SendError::LOST));
-        self.sent.lock().unwrap().extend(calls);
-        replies.into_iter().map(PendingScript::ready).collect()
-    }
-
-    fn can_charge(&self) -> bool {
-        self.charges.is_some()
-    }
-
-    fn charge(&self, _: PlainCharges, _: Option<Instant>) -> Option<PendingCharges> {
-        self.charges.clone().map(PendingCharges::ready)
+        self.sent.lock().unwrap().extend(calls.into_iter().map(NodeRequest::into_script_call));
+        replies.into_iter().map(requests::ready).collect()
     }
 
     fn send_in_background(&self, call: ScriptCall) {
@@ -220,36 +207,13 @@ async fn only_unexplained_not_here_replies_turn_node_scripts_off() {
     assert!(!call([&both, &[]]).await);
 }
 
-#[tokio::test]
-async fn scripts_do_not_repeat_a_call_with_a_plain_charge_of_unknown_outcome() {
-    let limit = window(5, MINUTE);
-    let checks = [take(key(1), &limit, 1), take(key(2), &limit, 1)];
-    let span = ServerTimeSpan { earliest: START, latest: START, is_certain: true };
-    let above = WindowCharge { window: START, count: 6, span };
-    let replies = [ChargeReply::Unknown, ChargeReply::Undecided(Some(above))];
-    let charges = Some(ChargeReplies::from_iter(replies));
-    let store = store(Canned { charges, ..Canned::default() }).with_wrong_hints(1);
-    let deadline = Clock::System.monotonic_now() + Duration::from_secs(9);
-    let answers = apply_until(&store, &checks, Accounting::AllOrNothing, Some(deadline)).await;
-    let expected = [ExecutionStatus::Unknown, ExecutionStatus::NotExecuted].map(unanswered);
-    assert_eq!(answers.each, expected);
-    assert!(sent(&store).is_empty(), "the scripts might charge the first counter again");
-    let canned = store.transport();
-    assert!(canned.in_background.lock().unwrap().is_empty(), "the connection has refunded it");
-}
-
 #[test]
-fn only_a_cluster_and_windows_under_plain_commands_refuse_transiently() {
-    let plain = || Canned { charges: Some(ChargeReplies::new()), ..Canned::default() };
-    let (hour, bucket) = (window(5, HOUR), bucket(5, SECOND));
-    let [of_window, of_bucket] = [take(key(1), &hour, 1), take(key(2), &bucket, 1)];
-    assert!(store(plain()).has_transient_refusals(&of_window));
-    assert!(!store(plain()).has_transient_refusals(&of_bucket));
-    assert!(!store(Canned::default()).has_transient_refusals(&of_window));
-    let by_the_calls_time = RedisStore::new(plain(), Prefix::default(), TimeSource::Call);
-    assert!(!by_the_calls_time.has_transient_refusals(&of_window));
+fn only_a_cluster_refuses_transiently() {
+    let hour = window(5, HOUR);
+    let check = take(key(1), &hour, 1);
+    assert!(!store(Canned::default()).has_transient_refusals(&check));
     let cluster = store(Canned { is_cluster: true, ..Canned::default() });
-    assert!([of_window, of_bucket].iter().all(|check| cluster.has_transient_refusals(check)));
+    assert!(cluster.has_transient_refusals(&check));
 }
 
 #[test]
@@ -269,7 +233,6 @@ async fn each_statistic_is_reported_under_its_own_name() {
         &stats.clamped,
         &stats.unreadable,
         &stats.multi_slot_calls,
-        &stats.two_rounds,
         &stats.node_calls,
         &stats.not_here,
         &stats.refunded,
@@ -283,12 +246,11 @@ async fn each_statistic_is_reported_under_its_own_name() {
         shared.clamped,
         shared.unreadable,
         shared.multi_slot_calls,
-        shared.two_rounds,
         shared.node_calls,
         shared.not_here,
         shared.refunds,
         shared.script_calls,
     ];
-    assert_eq!(reported, [1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(reported, [1, 2, 3, 4, 5, 6, 7]);
     assert!(!store.is_available(), "it was never connected");
 }

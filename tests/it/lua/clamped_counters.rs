@@ -53,10 +53,10 @@ async fn every_script_reports_one_clamp_of_one_counter() {
     }
 }
 
-/// A plain charge is an INCRBY, which is refunded if it turns out to be above the limit. Until then,
-/// a caller's refund must not take its hits for its own.
+/// A limit that was lowered may hold more hits than it has. A caller's refund must not take the hits of
+/// another's receipt for its own.
 #[tokio::test]
-async fn a_refund_beside_plain_charges_above_the_limit_gives_back_only_its_own_hits() {
+async fn a_refund_beside_charges_above_the_limit_gives_back_only_its_own_hits() {
     let bench = Bench::new(&STRICT, &[]).await;
     let (key, beside) = (key(1), key(2));
     for (limit, pending, back) in [(1_000, 1_564, 1), (1_000_000, 30_000, 10)] {

@@ -5,7 +5,6 @@
 
 mod bounded_work;
 mod canned_replies;
-mod charge_buckets;
 mod clamped_counters;
 mod concurrent_callers;
 mod corrupt_values;

@@ -11,7 +11,7 @@ use tidegate::domain::{Answer, Call, Hits};
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::transport::{
-    PendingScripts, ScriptCall, ScriptCalls, Transport,
+    NodeRequest, NodeRequests, PendingCalls, ScriptCall, Transport,
 };
 use tidegate::store::redis::keys::{Prefix, counter_slot};
 use tidegate::store::redis::script::arguments::Encoder;
@@ -300,9 +300,9 @@ impl Transport for Routed {
         self.redirects.load(Relaxed)
     }
 
-    fn submit(&self, calls: ScriptCalls) -> PendingScripts {
-        let mut replies = PendingScripts::new();
-        for call in calls {
+    fn submit(&self, calls: NodeRequests) -> PendingCalls {
+        let mut replies = PendingCalls::new();
+        for call in calls.into_iter().map(NodeRequest::into_script_call) {
             let owner = usize::from(call.slot.unwrap() >= MIDDLE);
             let is_for_node = call.script.name.starts_with("node_");
             let (at, counter) = match is_for_node {
@@ -310,7 +310,7 @@ impl Transport for Routed {
                 false => (owner, &self.slot_calls),
             };
             counter.fetch_add(1, Relaxed);
-            replies.extend(self.plains[at].submit(ScriptCalls::from_iter([call])));
+            replies.extend(self.plains[at].submit(NodeRequests::from_iter([call.into()])));
         }
         replies
     }

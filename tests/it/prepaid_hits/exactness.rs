@@ -12,11 +12,11 @@ use tidegate::domain::{Limit, Micros};
 use tidegate::store::redis::client::config::TopologyConfig;
 
 use super::replica::{Replica, server};
-use crate::plain_commands::bench::config;
 use crate::support::acl;
 use crate::support::heavy;
 use crate::support::limits::*;
 use crate::support::proof;
+use crate::support::real_store::config;
 use crate::support::redis_cluster::Cluster;
 use crate::support::redis_sentinel::{Group, NAME};
 use crate::support::redis_server::Server;
@@ -143,7 +143,6 @@ async fn three_replicas_admit_a_fixed_window_and_not_a_hit_more() {
     let server = server();
     for (limit, length) in [
         (prepaid(&window(LIMIT, SECOND)), SECOND),
-        // Charged by plain commands, where it is far from the limit.
         (prepaid(&window(2 * LIMIT, 2 * SECOND)), 2 * SECOND),
     ] {
         fixed_windows_are_exact(&replicas(&server).await, &limit, length, windows).await;

@@ -10,8 +10,8 @@ use tidegate::resilience::deadline::Deadline;
 use tidegate::store::{SharedStore, Store};
 
 use super::replica::{HOT, LOTS_ARE_OVER, Replica, prepaid_hits, server, until_counted};
-use crate::plain_commands::bench::{counted, text};
 use crate::support::limits::*;
+use crate::support::real_store::{counted, text};
 use crate::support::redis_server::{Server, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,9 +12,9 @@ use tidegate::store::redis::client::config::{RedisConfig, TopologyConfig};
 use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::{SharedStore, SharedStoreStats, Store};
 
-use crate::plain_commands::bench::{config, counted, store};
 use crate::support::acl;
 use crate::support::limits::{key, take};
+use crate::support::real_store::{config, counted, store};
 use crate::support::redis_server::{Server, until};
 
 /// Longer than any lot lives, and its return takes.
@@ -35,7 +35,7 @@ async fn prepaid_hits_over(
     config: RedisConfig,
     replicas: u32,
 ) -> PrepaidHits<RedisStore<RedisClient>> {
-    PrepaidHits::new(store(config, 0).await, replicas, Clock::System)
+    PrepaidHits::new(store(config).await, replicas, Clock::System)
 }
 
 pub fn server() -> Server {

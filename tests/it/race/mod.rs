@@ -104,43 +104,10 @@ async fn one_key_on_a_cluster_and_two_that_are_joined_admit_exactly_the_limit() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_keys_in_different_slots_never_pass_a_limit_and_lose_nothing() {
-    never_pass_a_limit_and_lose_nothing(&[]).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_node_scripts_two_keys_in_different_slots_never_pass_a_limit_and_lose_nothing() {
-    never_pass_a_limit_and_lose_nothing(&["--redis-node-scripts", "false"]).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_keys_on_one_node_admit_exactly_the_limit_at_once() {
-    let _turn = heavy::turn().await;
-    let (cluster, place) = cluster();
-    let replicas = Replicas::start(&policy("", LIMIT), &place);
-    let mut run = 0;
-    for _ in 0..runs() {
-        let asked = loop {
-            run += 1;
-            let asked = RaceRun { run, counters: &["wide", "narrow"] };
-            let slots: Vec<u16> =
-                replicas.keys(&asked).iter().map(|key| cluster.slot_of(key)).collect();
-            if slots[0] != slots[1] && cluster.owner(0, slots[0]) == cluster.owner(0, slots[1]) {
-                break asked;
-            }
-        };
-        assert_eq!(replicas.storm(&asked).await, LIMIT, "run {run}: no call holds hits of another");
-        for key in replicas.keys(&asked) {
-            assert_eq!(hits(on_its_node(&cluster, &key).count(&key)), LIMIT, "run {run}: {key}");
-        }
-    }
-    replicas.assert_all_from_redis().await;
-}
-
-async fn never_pass_a_limit_and_lose_nothing(flags: &[&str]) {
     let _turn = heavy::turn().await;
     let (cluster, place) = cluster();
     // Both have the same limit, so that hits held for a moment are in each other's way the most.
-    let replicas = Replicas::start_with(&policy("", LIMIT), &place, flags);
+    let replicas = Replicas::start(&policy("", LIMIT), &place);
     let mut run = 0;
     for _ in 0..runs() {
         let asked = loop {
@@ -165,6 +132,30 @@ async fn never_pass_a_limit_and_lose_nothing(flags: &[&str]) {
         }
         println!("run {run}: {stormed} admitted in the storm, {admitted} in all");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_keys_on_one_node_admit_exactly_the_limit_at_once() {
+    let _turn = heavy::turn().await;
+    let (cluster, place) = cluster();
+    let replicas = Replicas::start(&policy("", LIMIT), &place);
+    let mut run = 0;
+    for _ in 0..runs() {
+        let asked = loop {
+            run += 1;
+            let asked = RaceRun { run, counters: &["wide", "narrow"] };
+            let slots: Vec<u16> =
+                replicas.keys(&asked).iter().map(|key| cluster.slot_of(key)).collect();
+            if slots[0] != slots[1] && cluster.owner(0, slots[0]) == cluster.owner(0, slots[1]) {
+                break asked;
+            }
+        };
+        assert_eq!(replicas.storm(&asked).await, LIMIT, "run {run}: no call holds hits of another");
+        for key in replicas.keys(&asked) {
+            assert_eq!(hits(on_its_node(&cluster, &key).count(&key)), LIMIT, "run {run}: {key}");
+        }
+    }
+    replicas.assert_all_from_redis().await;
 }
 
 fn on_its_node<'a>(cluster: &'a Cluster, key: &str) -> &'a Server {

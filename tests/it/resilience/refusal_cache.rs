@@ -446,7 +446,6 @@ async fn it_never_admits_what_the_store_would_refuse() {
     }
 }
 
-/// Rule 10 of plain commands.
 #[tokio::test]
 async fn the_first_refusal_that_may_be_transient_is_cached_for_50_ms_only() {
     let bench = Bench::with(true);

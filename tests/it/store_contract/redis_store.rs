@@ -17,7 +17,7 @@ use tidegate::store::redis::client::config::{Address, RedisConfig, TopologyConfi
 use tidegate::store::redis::client::node_stats::NodeReport;
 use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::client::transport::{
-    PendingScripts, ScriptCall, ScriptCalls, Transport,
+    NodeRequests, PendingCalls, ScriptCall, Transport,
 };
 use tidegate::store::redis::keys::{self, Prefix};
 use tidegate::store::redis::script::library::STRICT;
@@ -177,7 +177,7 @@ impl Transport for OneNode {
         Some(0)
     }
 
-    fn submit(&self, calls: ScriptCalls) -> PendingScripts {
+    fn submit(&self, calls: NodeRequests) -> PendingCalls {
         self.0.submit(calls)
     }
 
@@ -205,7 +205,7 @@ async fn connected(
     topology: TopologyConfig,
     dialled: &[u16],
     masters: &[u16],
-    shared_calls_min: Option<usize>,
+    shared_calls_min: usize,
 ) -> Shared<RedisClient> {
     let local = |port: &u16| Address::Tcp("127.0.0.1".into(), *port);
     let config = RedisConfig {
@@ -234,7 +234,7 @@ async fn the_contract_holds_behind_sentinel_where_calls_share_a_script_call() {
     let group = Group::start(&[&acl::line(acl::SENTINEL_MASTER)], &[&acl::line(acl::SENTINEL)]);
     let topology = TopologyConfig::Sentinel { master: NAME.into(), auth: acl::auth() };
     let sentinels: Vec<u16> = group.sentinels.iter().map(|sentinel| sentinel.port).collect();
-    let store = connected(topology, &sentinels, &[group.servers[0].port], Some(1)).await;
+    let store = connected(topology, &sentinels, &[group.servers[0].port], 1).await;
     crate::store_contract::all_cases!(RedisBench::on(store.clone(), None, Placement::OneTag));
     let disagreements = |node: &NodeReport| node.stats.disagreements.get();
     let nodes = store.0.store.transport().report();
@@ -249,6 +249,6 @@ async fn the_contract_holds_on_a_cluster_for_counters_of_one_tag() {
     for (at, begin) in SLOTS_BEGIN.iter().enumerate() {
         assert_eq!(cluster.owner(0, *begin), at, "the slots are dealt as this test thinks");
     }
-    let store = connected(TopologyConfig::Cluster, &ports[3..4], &ports[..3], None).await;
+    let store = connected(TopologyConfig::Cluster, &ports[3..4], &ports[..3], 1).await;
     crate::store_contract::all_cases!(RedisBench::on(store.clone(), None, Placement::OneTag));
 }

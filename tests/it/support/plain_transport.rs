@@ -5,7 +5,8 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tidegate::domain::ExecutionStatus;
 use tidegate::store::redis::client::transport::{
-    PendingScript, PendingScripts, ScriptCall, ScriptCalls, SendError, SendErrorKind, Transport,
+    NodeRequest, NodeRequests, PendingCall, PendingCalls, ScriptCall, SendError, SendErrorKind,
+    Transport,
 };
 
 /// Sends each item by itself and waits for its reply.
@@ -37,17 +38,17 @@ impl Transport for Plain {
         false
     }
 
-    fn submit(&self, items: ScriptCalls) -> PendingScripts {
+    fn submit(&self, items: NodeRequests) -> PendingCalls {
         let run = |item: ScriptCall| {
             let this = self.clone();
-            PendingScript::boxed(async move {
+            PendingCall::boxed(async move {
                 this.run(&item).await.map_err(|error| {
                     println!("{}: {error}", item.script.name);
                     SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Script }
                 })
             })
         };
-        items.into_iter().map(run).collect()
+        items.into_iter().map(NodeRequest::into_script_call).map(run).collect()
     }
 
     fn send_in_background(&self, item: ScriptCall) {

@@ -63,7 +63,7 @@ impl Bench {
         let reply = self.plain.run(&write.encode(&self.encoder)).await.unwrap();
         let Value::BulkString(reply) = reply else { panic!("{reply:?}") };
         let mut replay = Replay::new(&write, &reply).unwrap();
-        calls.iter().for_each(|checks| replay.next(&call(checks)).unwrap());
+        calls.iter().for_each(|checks| replay.next(&call(checks), false).unwrap());
         let results = replay.finish().unwrap();
         assert_eq!((results.disagreements, results.error_code), (0, None));
         let outcomes = results.each.into_iter().map(|result| match result {

@@ -22,7 +22,7 @@ use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{Address, RedisConfig, TopologyConfig};
 use tidegate::store::redis::client::node_stats::{Counter, NodeStats};
 use tidegate::store::redis::client::topology::RedisClient;
-use tidegate::store::redis::client::transport::{ScriptCall, ScriptCalls, SendError, Transport};
+use tidegate::store::redis::client::transport::{ScriptCall, SendError};
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::library::{PRODUCTION, Script};
 use tidegate::store::redis::store::TimeSource;
@@ -30,6 +30,7 @@ use tokio::task::JoinSet;
 
 use crate::support::acl;
 use crate::support::redis_server::{PATIENCE, Server, until};
+use crate::support::requests::send;
 
 /// Adds one under its key, and expires it in an hour.
 pub static COUNT: LazyLock<Script> = LazyLock::new(|| {
@@ -83,7 +84,7 @@ pub async fn open(config: RedisConfig) -> RedisClient {
 
 /// Sends one counting script call.
 pub async fn count_one(connections: &RedisClient, key: &str) -> Result<Value, SendError> {
-    let mut replies = connections.send(ScriptCalls::from_buf([item(&COUNT, key)])).await;
+    let mut replies = send(connections, [item(&COUNT, key)]).await;
     assert_eq!(replies.len(), 1);
     replies.remove(0)
 }

@@ -8,6 +8,7 @@ mod cluster;
 mod counting_load;
 mod credentials;
 mod moving_slots;
+mod random_calls;
 mod sentinel;
 mod shared_writes;
 mod single;

@@ -1,26 +1,30 @@
-//! Calls of one write that share a script call, on a real server: each has an answer of its own,
-//! whatever becomes of the others.
+//! Calls of one write that share a script call, on a real server and a real cluster: each has an
+//! answer of its own, whatever becomes of the others.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures_util::future::join_all;
 use redis::Value;
 use tidegate::clock::Clock;
 use tidegate::domain::{
-    Accounting, Answer, Answers, Call, Check, ExecutionStatus, Limit, Op, Verdict,
+    Accounting, Answer, Answers, Call, Check, CounterKey, ExecutionStatus, Limit, Op, Verdict,
 };
-use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{RedisConfig, TopologyConfig};
 use tidegate::store::redis::client::node_stats::NodeStats;
 use tidegate::store::redis::client::topology::RedisClient;
-use tidegate::store::redis::keys::Prefix;
+use tidegate::store::redis::keys::{Prefix, counter_slot};
 use tidegate::store::redis::script::library::PRODUCTION;
 use tidegate::store::redis::store::TimeSource;
+use tidegate::store::{SharedStore, Store};
 
+use super::cluster::hand_over;
 use super::counting_load::config;
 use crate::support::acl;
+use crate::support::heavy;
 use crate::support::limits::{HOUR, SECOND, bucket, key, sliding_log, take, window};
+use crate::support::redis_cluster::Cluster;
 use crate::support::redis_server::{PATIENCE, Server};
 
 /// A window that ends after any test.
@@ -30,16 +34,22 @@ const UNKNOWN: Answer = Answer::Unanswered { executed: ExecutionStatus::Unknown 
 
 /// A store over one connection, whose calls share script calls.
 async fn open(server: &Server) -> (RedisStore<RedisClient>, Arc<NodeStats>) {
+    let store = open_as(TopologyConfig::Single, server).await;
+    let stats = Arc::clone(&store.transport().report()[0].stats);
+    (store, stats)
+}
+
+/// A store over one connection to each node.
+async fn open_as(topology: TopologyConfig, server: &Server) -> RedisStore<RedisClient> {
     let config = RedisConfig {
         connections_per_node: 1,
-        shared_calls_min: Some(2),
         silence_max: PATIENCE,
-        ..config(TopologyConfig::Single, &[server])
+        reply_timeout: PATIENCE,
+        ..config(topology, &[server])
     };
     let client = RedisClient::open(config, PRODUCTION.all().to_vec()).unwrap();
     tokio::time::timeout(PATIENCE, client.wait_until_connected()).await.expect("it connects");
-    let stats = Arc::clone(&client.report()[0].stats);
-    (RedisStore::new(client, Prefix::default(), TimeSource::Server), stats)
+    RedisStore::new(client, Prefix::default(), TimeSource::Server)
 }
 
 /// Makes the calls at once, so that one write has all of them.
@@ -192,4 +202,96 @@ async fn a_write_that_fails_amid_a_script_concerns_only_the_calls_that_need_it()
     let left = left.iter().map(|one| one.each[0].outcome().unwrap().available.0);
     assert_eq!(left.collect::<Vec<_>>(), [48, 48, 49, 50, 50]);
     assert_eq!(stats.disagreements.get(), 0);
+}
+
+/// A statistic of all nodes together.
+fn total(store: &RedisStore<RedisClient>, of: fn(&NodeStats) -> u64) -> u64 {
+    store.transport().report().iter().map(|node| of(&node.stats)).sum()
+}
+
+/// Keys in different slots of that master.
+fn keys_on(cluster: &Cluster, master: usize) -> impl Iterator<Item = CounterKey> {
+    let mut slots = Vec::new();
+    (0..).map(key).filter(move |key| {
+        let slot = counter_slot(key);
+        let is_new = cluster.owner(0, slot) == master && !slots.contains(&slot);
+        slots.extend(is_new.then_some(slot));
+        is_new
+    })
+}
+
+#[tokio::test]
+async fn calls_over_slots_of_a_node_are_one_script_call_for_each_node() {
+    let _turn = heavy::turn().await;
+    let cluster = Cluster::start(&[&acl::line(acl::CLUSTER)]);
+    let store = open_as(TopologyConfig::Cluster, &cluster.nodes[0]).await;
+    let (window, bucket) = (window(3, LONG), bucket(3, HOUR));
+    // Five calls of the same two counters on each master, three of which fit.
+    let calls: Vec<Vec<Check<'_>>> = (0..3)
+        .flat_map(|master| {
+            let keys: Vec<CounterKey> = keys_on(&cluster, master).take(2).collect();
+            let checks = vec![take(keys[0], &window, 1), take(keys[1], &bucket, 1)];
+            std::iter::repeat_n(checks, 5)
+        })
+        .collect();
+    let answers = together(&store, &calls).await;
+    let passed = verdicts(&answers).iter().filter(|one| **one == Some(Verdict::Pass)).count();
+    assert_eq!(passed, 9);
+    let counts = [total(&store, |node| node.writes.get()), total(&store, |node| node.calls.get())];
+    assert_eq!(counts, [3, 15]);
+    assert_eq!(cluster.nodes[..3].iter().map(script_calls).sum::<u64>(), 3);
+    assert_eq!(store.stats().node_calls.load(Ordering::Relaxed), 15);
+}
+
+#[tokio::test]
+async fn the_parts_of_a_call_share_script_calls_on_each_node() {
+    let _turn = heavy::turn().await;
+    let cluster = Cluster::start(&[&acl::line(acl::CLUSTER)]);
+    let store = open_as(TopologyConfig::Cluster, &cluster.nodes[0]).await;
+    let (wide, narrow) = (window(1_000, LONG), bucket(20, 1_000 * HOUR));
+    let one_of_each = |nth: usize| {
+        let keys = (0..3).map(|master| keys_on(&cluster, master).nth(nth).unwrap());
+        keys.map(|key| take(key, &wide, 1)).collect::<Vec<_>>()
+    };
+    let last = take(keys_on(&cluster, 1).nth(7).unwrap(), &narrow, 1);
+    let calls: Vec<Vec<Check<'_>>> =
+        (0..60).map(|nth| [one_of_each(nth % 5), vec![last]].concat()).collect();
+    let answers = together(&store, &calls).await;
+    let is_admitted = |answers: &&Answers| {
+        answers.each.iter().all(|answer| answer.verdict() == Some(Verdict::Pass))
+    };
+    assert_eq!(answers.iter().filter(is_admitted).count(), 20);
+    store.wait_until_idle().await;
+    let counters = (0..5).flat_map(one_of_each);
+    let peeks: Vec<Vec<Check<'_>>> = counters.map(|check| peek(&check)).collect();
+    let used = together(&store, &peeks).await.into_iter().map(|one| {
+        let available = one.each[0].outcome().unwrap().available;
+        1_000 - available.0
+    });
+    assert_eq!(used.sum::<u64>(), 60, "what rejected calls held is back");
+    assert!(total(&store, |node| node.writes.get()) < total(&store, |node| node.calls.get()));
+    assert_eq!(total(&store, |node| node.disagreements.get()), 0);
+}
+
+#[tokio::test]
+async fn a_slot_that_has_moved_sends_only_its_own_calls_again_slot_by_slot() {
+    let _turn = heavy::turn().await;
+    let cluster = Cluster::start(&[&acl::line(acl::CLUSTER)]);
+    let store = open_as(TopologyConfig::Cluster, &cluster.nodes[0]).await;
+    let limit = window(1_000, LONG);
+    let keys: Vec<CounterKey> = keys_on(&cluster, 1).take(6).collect();
+    let pair = |at: usize| vec![take(keys[at], &limit, 1), take(keys[at + 1], &limit, 1)];
+    let calls: Vec<Vec<Check<'_>>> = [pair(0), pair(2), pair(4), pair(1)].to_vec();
+    // Empty, so that it can be handed over. Two of the calls use it.
+    hand_over(&cluster, counter_slot(&keys[1]), 1, 2);
+    let answers = together(&store, &calls).await;
+    let all_pass = |answers: &Answers| {
+        answers.each.iter().all(|answer| answer.verdict() == Some(Verdict::Pass))
+    };
+    assert!(answers.iter().all(all_pass), "{answers:?}");
+    assert_eq!(store.stats().not_here.load(Ordering::Relaxed), 2, "the others were sent again");
+    let peeks: Vec<Vec<Check<'_>>> = keys.iter().map(|key| peek(&take(*key, &limit, 1))).collect();
+    let left = together(&store, &peeks).await;
+    let left = left.iter().map(|one| one.each[0].outcome().unwrap().available.0);
+    assert_eq!(left.collect::<Vec<_>>(), [999, 998, 998, 999, 999, 999], "each charged once");
 }

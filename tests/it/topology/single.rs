@@ -13,15 +13,14 @@ use tidegate::store::redis::client::config::{
 };
 use tidegate::store::redis::client::node_stats::BreakerState;
 use tidegate::store::redis::client::topology::RedisClient;
-use tidegate::store::redis::client::transport::{
-    ScriptCall, ScriptCalls, SendError, SendErrorKind, Transport,
-};
+use tidegate::store::redis::client::transport::{ScriptCall, SendError, SendErrorKind, Transport};
 
 use super::counting_load::{COUNT, FAIL, Load, config, count_one, item, open, records, total};
 use crate::support::acl;
 use crate::support::black_hole_proxy::Proxy;
 use crate::support::redis_cluster::text;
 use crate::support::redis_server::{Server, until};
+use crate::support::requests::send;
 
 fn server() -> Server {
     Server::start(&[&acl::line(acl::SINGLE)])
@@ -39,14 +38,14 @@ fn not_executed(kind: SendErrorKind) -> Result<Value, SendError> {
 async fn each_script_call_is_answered_separately_and_in_order() {
     let server = server();
     let connections = open(single(&server)).await;
-    let items = ScriptCalls::from_iter([
+    let items = [
         item(&COUNT, "tg1z:{a}"),
         item(&FAIL, "tg1z:{a}"),
         item(&COUNT, "tg1z:{a}"),
         item(&COUNT, "forbidden"),
         item(&COUNT, "tg1z:{b}"),
-    ]);
-    let replies = connections.send(items).await;
+    ];
+    let replies = send(&connections, items).await;
     let failed = SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Script };
     assert_eq!(
         replies.as_slice(),
@@ -65,7 +64,7 @@ async fn a_call_is_sent_in_one_write() {
     let server = server();
     let connections = open(single(&server)).await;
     let ten = (0..10).map(|at| item(&COUNT, &format!("tg1z:{{{at}}}")));
-    let replies = connections.send(ten.collect()).await;
+    let replies = send(&connections, ten).await;
     assert!(replies.iter().all(|reply| *reply == Ok(Value::Int(1))), "{replies:?}");
     assert_eq!(total(&connections, |node| &node.writes), 1);
     assert_eq!(total(&connections, |node| &node.calls), 10);
@@ -402,12 +401,12 @@ async fn calls_in_flight_when_a_breaker_opens_are_no_load_once_it_closes() {
     let state = || connections.report()[0].breaker;
     let written = || total(&connections, |node| &node.calls);
     server.freeze();
-    let hundred = (0..100).map(|_| item(&COUNT, "tg1z:{a}")).collect();
+    let hundred = (0..100).map(|_| item(&COUNT, "tg1z:{a}"));
     let opens = async {
         until("they are written", || written() == 100).await;
         clock.now_ms.store(60, Ordering::SeqCst);
     };
-    let (replies, ()) = tokio::join!(connections.send(hundred), opens);
+    let (replies, ()) = tokio::join!(send(&connections, hundred), opens);
     for reply in replies {
         assert_eq!(reply.map_err(|error| error.executed), Err(ExecutionStatus::Unknown));
     }
@@ -429,7 +428,7 @@ async fn calls_in_flight_when_a_breaker_opens_are_no_load_once_it_closes() {
     for _ in 0..3 {
         let deadline = Some(began + Duration::from_millis(250));
         let call = ScriptCall { deadline, ..item(&COUNT, "tg1z:{c}") };
-        let replies = connections.send(ScriptCalls::from_buf([call])).await;
+        let replies = send(&connections, [call]).await;
         assert!(replies[0].is_ok(), "{replies:?}");
     }
     assert_eq!(total(&connections, |node| &node.shed), 0);

@@ -22,7 +22,7 @@ use super::node::Node;
 use super::pending_command::{Batch, CommandReply};
 use super::slot_table::{Membership, SlotOwner, SlotTable};
 use super::transport::{
-    PendingScript, PendingScripts, ScriptCall, ScriptCalls, SendError, SendErrorKind,
+    NodeRequests, PendingCall, PendingCalls, ScriptCall, SendError, SendErrorKind,
 };
 
 /// Maximum number of redirects that are followed per call. A stale slot table causes one redirect,
@@ -96,22 +96,22 @@ impl Cluster {
         }
     }
 
-    /// Queues each script call for the node that owns its hash slot, those of one node in one batch.
-    pub(crate) fn submit(self: &Arc<Self>, calls: ScriptCalls) -> PendingScripts {
+    /// Queues each request for the node that owns its hash slot, those of one node in one batch.
+    pub(crate) fn submit(self: &Arc<Self>, calls: NodeRequests) -> PendingCalls {
         let table = self.table.load();
         // The smallest cluster has three nodes. A call to more nodes costs an allocation.
         let mut batches: SmallVec<[(u16, Batch); 3]> = SmallVec::new();
-        let mut pending = PendingScripts::new();
+        let mut pending = PendingCalls::new();
         for call in calls {
-            let owner = table.owner(call.slot);
+            let owner = table.owner(call.slot());
             let Some(node) = table.node(owner) else {
                 self.refresh_needed.notify_one();
                 let error = SendError::not_executed(SendErrorKind::NotConnected);
-                pending.push(PendingScript::ready(Err(error)));
+                pending.push(PendingCall::ready(Err(error)));
                 continue;
             };
-            let (command, reply) = node.prepare_script(call);
-            pending.push(PendingScript::new(reply, Some(Arc::clone(self))));
+            let (command, reply) = node.prepare(call, false);
+            pending.push(PendingCall::new(reply, Some(Arc::clone(self))));
             let Some(command) = command else { continue };
             match batches.iter_mut().find(|(held, _)| *held == owner) {
                 Some((_, batch)) => batch.push(command),
@@ -183,9 +183,8 @@ impl Cluster {
             match node.send_one(call, asking).await {
                 CommandReply::Value(value) => return Ok(value),
                 CommandReply::Failed(error) => return Err(error),
-                CommandReply::Charged(_) | CommandReply::Decided(_) => {
-                    return Err(SendError::LOST);
-                }
+                // Only calls that share a script call get such a reply.
+                CommandReply::Decided(_) | CommandReply::NotHere => return Err(SendError::LOST),
                 CommandReply::Redirect(next, returned) => {
                     redirect = next;
                     call = *returned;

@@ -27,6 +27,10 @@ pub const REPLY_TIMEOUT: Duration = Duration::from_millis(250);
 /// longer.
 pub const SILENCE_MAX: Duration = Duration::from_millis(50);
 
+/// Default of the minimum number of calls that share a script call. The script of a single call costs
+/// Redis less than the one that calls share.
+const SHARED_CALLS_MIN: usize = 2;
+
 /// Topology of the Redis deployment: a single server, a master behind sentinels, or a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TopologyConfig {
@@ -190,15 +194,14 @@ pub struct RedisConfig {
     /// Time for which a node may stay silent while a command is waiting, before its circuit
     /// breaker opens.
     pub silence_max: Duration,
-    /// Clock for the circuit breakers, the load estimates, the duration metrics, the log limiter,
-    /// and plain commands. `None` disables all of them, so calls are sent whenever a connection is
-    /// open, and no log line is suppressed.
+    /// Clock for the circuit breakers, the load estimates, the duration metrics, and the log
+    /// limiter. `None` disables all of them, so calls are sent whenever a connection is open, and no
+    /// log line is suppressed.
     pub breaker_clock: Option<MonotonicClock>,
-    /// Minimum number of calls of one write that share one script call, on a standalone server or
-    /// behind Sentinel; fewer get a script call each. Plain commands are then not used. `None` if
-    /// calls never share a script call.
+    /// Minimum number of calls of one write that share one script call; fewer get a script call
+    /// each. Tests set 1.
     #[doc(hidden)]
-    pub shared_calls_min: Option<usize>,
+    pub shared_calls_min: usize,
     /// Single-threaded runtimes of the workers. Connections are distributed over these runtimes
     /// round-robin. A worker prefers a connection on its own runtime, because waking another
     /// thread is most of the cost of a call. If empty, connections run on the runtime that opens
@@ -206,9 +209,6 @@ pub struct RedisConfig {
     pub worker_runtimes: Vec<tokio::runtime::Handle>,
     /// Interval between INFO polls of each node; `None` disables polling.
     pub info_interval: Option<Duration>,
-    /// Whether counters far from their limit are charged by plain commands (INCRBY) instead of a
-    /// script. Requires `breaker_clock`.
-    pub plain_commands: bool,
 }
 
 /// Monotonic clock that counts microseconds since its creation. Reads the time from a function that
@@ -294,8 +294,7 @@ impl Default for RedisConfig {
             breaker_clock: None,
             worker_runtimes: Vec::new(),
             info_interval: None,
-            plain_commands: true,
-            shared_calls_min: None,
+            shared_calls_min: SHARED_CALLS_MIN,
         }
     }
 }

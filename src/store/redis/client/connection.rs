@@ -30,12 +30,9 @@ use super::error_reply::{ErrorReply, is_read_only};
 use super::node_breaker::NodeBreaker;
 use super::node_stats::NodeStats;
 use super::pending_command::{Batch, CommandReply, InFlight, PendingCommand};
-use super::plain_charge::{MergedCharges, is_denied};
-use super::server_time::{ServerTime, ServerTimeExpiry};
 use super::shared_write::SharedWrite;
 use super::transport::{SendError, SendErrorKind};
 use crate::domain::{Bounds, Micros};
-use crate::store::redis::script::reply::server_time;
 
 /// Maximum number of commands in one write. Redis executes a batch of 128 in about 0.5 ms. A batch
 /// of 1024 takes 8 ms, which is half of the budget that Envoy's default timeout allows.
@@ -71,8 +68,6 @@ pub(crate) struct Connection {
     /// Whether the connection is open and accepts commands.
     pub(crate) ready: Arc<AtomicBool>,
     pub(crate) load: Arc<ConnectionLoad>,
-    /// Time until which the server's time is known, so that plain charges (INCRBY) may be written.
-    pub(crate) server_time_expiry: Arc<ServerTimeExpiry>,
     pub(crate) meter: LoadMeter,
     pub(crate) stats: Arc<NodeStats>,
     /// Notification that the connection has failed or that an error reply suggests a change of
@@ -100,10 +95,9 @@ pub(super) enum CloseReason {
 pub(super) struct InFlightBatch {
     pub(super) pipeline: Pipeline,
     /// Script calls of one call each, in the order in which they were written. The script call that
-    /// calls share follows, and then plain charges.
+    /// calls share follows.
     pub(super) commands: Vec<InFlight>,
     pub(super) shared: SharedWrite,
-    pub(super) charges: MergedCharges,
     /// Time at which the batch was written, according to the circuit breaker's clock; `None` if the
     /// node has no circuit breaker.
     pub(super) sent: Option<Micros>,
@@ -111,7 +105,7 @@ pub(super) struct InFlightBatch {
 
 impl InFlightBatch {
     pub(super) fn call_count(&self) -> usize {
-        self.commands.len() + self.shared.len() + self.charges.call_count()
+        self.commands.len() + self.shared.len()
     }
 }
 
@@ -312,13 +306,10 @@ impl Connection {
     }
 
     /// Cleans up when the connection stops sending commands. Rejects the commands that were not
-    /// written, and discards the bounds on the server's time. Counts the commands that were written
-    /// but got no reply as having an unknown outcome.
+    /// written. Counts the commands that were written but got no reply as having an unknown outcome.
     fn abandon(&self, outstanding: OutstandingCommands, reason: CloseReason) {
         let OutstandingCommands { in_flight, pending, .. } = outstanding;
         self.load.remove(in_flight + pending.len());
-        // The next connection may lead to another server, and this one may have lost its role.
-        self.server_time_expiry.set(Micros::ZERO);
         self.stats.unknown.add(in_flight as u64);
         let kind = match reason {
             CloseReason::BreakerOpened => SendErrorKind::BreakerOpen,
@@ -378,7 +369,7 @@ impl Connection {
         outstanding: &mut OutstandingCommands,
     ) -> Result<(), CloseReason> {
         let call_count = batch.call_count();
-        let InFlightBatch { pipeline, commands, shared, charges, sent } = batch;
+        let InFlightBatch { pipeline, commands, shared, sent } = batch;
         self.load.remove(call_count);
         let now = self.breaker.as_ref().map_or(Micros::ZERO, |breaker| breaker.clock.now());
         if let Some(sent) = sent {
@@ -397,10 +388,6 @@ impl Connection {
         self.stats.answers.add(call_count as u64);
         if let Some(sent) = sent {
             self.meter.record(&self.load, sent, now, call_count);
-        }
-        // The last script ran just before the plain charges, so its time bounds theirs best.
-        if let Some((server, sent)) = replies.iter().rev().find_map(server_time).zip(sent) {
-            self.record_server_time(&mut outstanding.server_time, server, sent, now);
         }
         let mut replies = replies.into_iter();
         let mut at = 0;
@@ -427,17 +414,6 @@ impl Connection {
             let failures = self.complete_shared(shared, &reply, &mut outstanding.pending);
             demoted |= failures.is_demoted;
             errors += failures.unavailable_calls;
-        }
-        let span = sent.and_then(|sent| outstanding.server_time.span(sent, now));
-        let charged = replies.by_ref().take(charges.counter_count());
-        let (refunds, failures) = self.complete_charges(charges, charged, span);
-        self.load.add(refunds.len());
-        outstanding.pending.extend(refunds);
-        demoted |= failures.is_demoted;
-        errors += failures.unavailable_calls;
-        // Left are the replies to EXPIRE. Without it, a charge might leave a key for ever.
-        if failures.is_denied || replies.any(|reply| is_denied(&reply, self.dialer.address())) {
-            self.forbid_charges(&mut outstanding.server_time);
         }
         if let Some(breaker) = &self.breaker {
             breaker.record_replies(call_count, errors, now);
@@ -492,13 +468,10 @@ impl Connection {
     }
 }
 
-/// Commands that a connection has removed from its queue and that have no reply yet, with the
-/// bounds on the server's time.
+/// Commands that a connection has removed from its queue and that have no reply yet.
 pub(super) struct OutstandingCommands {
     /// Commands that have not been written to the connection yet.
     pub(super) pending: VecDeque<PendingCommand>,
-    /// Lower and upper bounds on the server's current time. Valid only for this connection.
-    pub(super) server_time: ServerTime,
     /// Number of commands that have been written and have no reply yet.
     in_flight: usize,
     /// Times at which the batches in flight were written, oldest first.
@@ -509,7 +482,6 @@ impl Default for OutstandingCommands {
     fn default() -> Self {
         OutstandingCommands {
             pending: VecDeque::with_capacity(WRITE_COMMANDS_MAX),
-            server_time: ServerTime::default(),
             in_flight: 0,
             sent: VecDeque::with_capacity(BATCHES_IN_FLIGHT_MAX),
         }

@@ -26,7 +26,6 @@ use super::log_limiter::LogLimiter;
 use super::loss_detector::{self, LossCount, LossDetector, ServerReplies};
 use super::misconfiguration::{find_advice, has_several_masters, server_mode};
 use super::node_stats::NodeStats;
-use super::plain_charge;
 use crate::store::redis::script::library::Script;
 
 /// Idle time before the first TCP keepalive probe. After three unanswered probes, one second apart,
@@ -287,8 +286,6 @@ pub(crate) struct Dialer {
     stats: Arc<NodeStats>,
     signal: Arc<ConnectionSignal>,
     loss_detector: Arc<LossDetector>,
-    /// Whether the server of the latest connection supports plain charges (INCRBY).
-    supports_charges: AtomicBool,
 }
 
 /// Signal that wakes the task of a connection when the connection breaks or the node's circuit
@@ -335,19 +332,7 @@ impl Dialer {
         signal: Arc<ConnectionSignal>,
         loss_detector: Arc<LossDetector>,
     ) -> Dialer {
-        let supports_charges = AtomicBool::new(false);
-        Dialer { context, address, pool: None, stats, signal, loss_detector, supports_charges }
-    }
-
-    /// Returns whether the server of the latest connection supports plain charges (INCRBY).
-    pub(crate) fn supports_charges(&self) -> bool {
-        self.supports_charges.load(Ordering::Relaxed)
-    }
-
-    /// Records that the server denied a command of a plain charge (INCRBY). The record applies
-    /// until the next connection is opened.
-    pub(crate) fn forbid_charges(&self) {
-        self.supports_charges.store(false, Ordering::Relaxed);
+        Dialer { context, address, pool: None, stats, signal, loss_detector }
     }
 
     pub(crate) fn config(&self) -> &RedisConfig {
@@ -482,9 +467,6 @@ impl Dialer {
         // Two commands, because servers before 7.0 accept a single section.
         commands.cmd("INFO").arg("server");
         commands.cmd("INFO").arg("memory");
-        if config.plain_commands {
-            commands.cmd("EXPIRE").arg(&meta_key).arg(META_EXPIRY_S).arg("NX");
-        }
         let meta_before = self.loss_detector.known_meta();
         let replies = connection.req_packed_commands(&commands, 0, commands.len()).await?;
         let mut replies = replies.into_iter();
@@ -517,9 +499,6 @@ impl Dialer {
             self.compare_meta(connection, &meta_key, stored).await;
         }
         self.check_eviction(replies.next().unwrap_or_default());
-        let expire = replies.next().unwrap_or_default();
-        let supports_charges = plain_charge::is_supported(info.as_deref(), &expire, &self.address);
-        self.supports_charges.store(supports_charges, Ordering::Relaxed);
         Ok(())
     }
 

@@ -6,12 +6,10 @@
 //! | [`topology`] | [`RedisClient`](topology::RedisClient), which implements that trait over one topology |
 //! | `single_master`, `sentinel` | one server; following the master that the sentinels report |
 //! | `cluster`, [`slot_table`], `slot_refresh` | Redis Cluster: routing, the slot table, its refresh |
-//! | `cluster_charge` | plain charges on a cluster |
 //! | `node` | one Redis server: its connections, circuit breaker, and statistics |
 //! | `connection`, `pending_command` | one pipelined connection; commands queued for it and in flight |
 //! | `reply_slot` | passing the reply to a command from its connection to its caller |
 //! | `connection_write` | encoding queued commands into one socket write |
-//! | [`plain_charge`], [`server_time`] | charges without a script; bounds on the server's time |
 //! | [`shared_write`] | the calls of a write that share one script call |
 //! | `connection_probe` | PINGs while the circuit breaker is open |
 //! | `connection_load` | estimate of whether a reply can arrive in time |
@@ -29,7 +27,6 @@ mod backoff;
 mod circuit_breaker;
 mod client_tls;
 mod cluster;
-mod cluster_charge;
 pub mod config;
 mod connection;
 mod connection_load;
@@ -46,10 +43,8 @@ mod node;
 mod node_breaker;
 pub mod node_stats;
 mod pending_command;
-pub mod plain_charge;
 mod reply_slot;
 mod sentinel;
-pub mod server_time;
 pub mod shared_write;
 mod single_master;
 mod slot_refresh;

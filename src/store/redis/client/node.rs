@@ -5,7 +5,6 @@
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::mpsc::error::TrySendError;
@@ -19,9 +18,8 @@ use super::info::NodeInfo;
 use super::loss_detector::LossDetector;
 use super::node_breaker::NodeBreaker;
 use super::node_stats::{NodeReport, NodeStats};
-use super::pending_command::{Batch, NodeCommand, PendingCommand, PendingReply};
-use super::server_time::ServerTimeExpiry;
-use super::transport::{ScriptCall, SendErrorKind};
+use super::pending_command::{Batch, PendingCommand, PendingReply};
+use super::transport::{NodeRequest, ScriptCall, SendErrorKind};
 use crate::domain::Micros;
 
 /// Interval at which one call is sent even if, by the load estimate, it would miss its deadline.
@@ -59,7 +57,6 @@ struct ConnectionHandle {
     /// Whether the connection is open and accepts commands.
     ready: Arc<AtomicBool>,
     load: Arc<ConnectionLoad>,
-    server_time_expiry: Arc<ServerTimeExpiry>,
 }
 
 impl Node {
@@ -86,7 +83,6 @@ impl Node {
         let open_connection = |(index, signal): (usize, Arc<ConnectionSignal>)| {
             let (sender, queue) = mpsc::channel(QUEUE_MAX);
             let (ready, load): (Arc<AtomicBool>, Arc<ConnectionLoad>) = Default::default();
-            let server_time_expiry: Arc<ServerTimeExpiry> = Arc::default();
             let stats = Arc::clone(&stats);
             let dialer = Dialer::new(
                 Arc::clone(context),
@@ -101,7 +97,6 @@ impl Node {
                 signal,
                 ready: Arc::clone(&ready),
                 load: Arc::clone(&load),
-                server_time_expiry: Arc::clone(&server_time_expiry),
                 meter: LoadMeter::default(),
                 stats,
                 refresh_needed: Arc::clone(refresh_needed),
@@ -114,7 +109,7 @@ impl Node {
                     connection.run().await;
                 })),
             }
-            ConnectionHandle { queue: sender, ready, load, server_time_expiry }
+            ConnectionHandle { queue: sender, ready, load }
         };
         let connections = signals.into_iter().enumerate().map(open_connection).collect();
         Node {
@@ -236,60 +231,22 @@ impl Node {
         }
     }
 
-    /// Returns the time by the clock that measures deadlines and waits; zero without a circuit
-    /// breaker.
-    pub(crate) fn now(&self) -> Micros {
-        self.breaker.as_ref().map_or(Micros::ZERO, |breaker| breaker.clock.now())
-    }
-
-    /// Returns whether plain charges can be sent at `now`. On a worker thread, the server's time
-    /// must be known on the connection that the thread prefers. On any other thread, it must be
-    /// known on every open connection.
-    pub(crate) fn can_charge(&self, now: Micros) -> bool {
-        if self.breaker.is_none() {
-            return false;
-        }
-        let is_ready = |connection: &&ConnectionHandle| connection.ready.load(Ordering::Acquire);
-        if let Some(worker) = WORKER_INDEX.get() {
-            let preferred = self.connections.get(worker % self.connections.len().max(1));
-            return preferred
-                .filter(is_ready)
-                .is_some_and(|connection| connection.server_time_expiry.is_known_at(now));
-        }
-        let mut ready = self.connections.iter().filter(is_ready).peekable();
-        ready.peek().is_some()
-            && ready.all(|connection| connection.server_time_expiry.is_known_at(now))
-    }
-
     /// Queues one script call and returns its pending reply. If `asking` is true, sends ASKING
     /// before the call.
     pub(crate) fn send_one(&self, call: ScriptCall, asking: bool) -> PendingReply {
-        let deadline = call.deadline;
-        let (command, reply) =
-            self.prepare(NodeCommand::script(call), deadline, asking, self.now());
+        let (command, reply) = self.prepare(call.into(), asking);
         self.enqueue(command.into_iter().collect());
         reply
     }
 
-    /// Returns the command for a script call and its pending reply. If the circuit breaker rejects
-    /// the call, the command is `None` and the reply is an error.
-    pub(crate) fn prepare_script(
-        &self,
-        call: ScriptCall,
-    ) -> (Option<PendingCommand>, PendingReply) {
-        let deadline = call.deadline;
-        self.prepare(NodeCommand::script(call), deadline, false, self.now())
-    }
-
-    /// Returns the command for a call made at `now`, and its pending reply. If the circuit breaker
-    /// rejects the call, the command is `None` and the reply is an error.
+    /// Returns the command for a call, and its pending reply. If the circuit breaker rejects the
+    /// call, the command is `None` and the reply is an error.
     pub(crate) fn prepare(
         &self,
-        call: NodeCommand,
-        deadline: Option<Instant>,
+        call: NodeRequest,
         asking: bool,
-        now: Micros,
     ) -> (Option<PendingCommand>, PendingReply) {
+        let deadline = call.deadline();
         let (mut command, receiver) = PendingCommand::new(call, asking);
         let Some(breaker) = &self.breaker else {
             return (Some(command), PendingReply { receiver, tracker: None });
@@ -299,6 +256,7 @@ impl Node {
             command.reject(SendErrorKind::BreakerOpen);
             return (None, PendingReply { receiver, tracker: None });
         }
+        let now = breaker.clock.now();
         command.queued_at = now;
         if let Some(deadline) = deadline {
             command.deadline = breaker.clock.micros_at(deadline);
@@ -310,7 +268,7 @@ impl Node {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use futures_util::FutureExt;
     use tokio::sync::mpsc::Receiver;
@@ -351,7 +309,6 @@ mod tests {
                 queue,
                 ready: Arc::new(AtomicBool::new(true)),
                 load: Arc::default(),
-                server_time_expiry: Arc::default(),
             };
             let node = Node {
                 address,
@@ -389,14 +346,6 @@ mod tests {
                 let batches = std::iter::from_fn(|| queue.try_recv().ok());
                 batches.flatten().map(|command| command.deadline.0).collect()
             })
-        }
-
-        fn can_charge_on(&self, worker: usize) -> bool {
-            let ask = || {
-                WORKER_INDEX.set(Some(worker));
-                self.node.can_charge(self.node.now())
-            };
-            std::thread::scope(|scope| scope.spawn(ask).join().unwrap())
         }
     }
 
@@ -440,7 +389,8 @@ mod tests {
         let mut bench = Bench::new(8);
         bench.set_ready([false, false]);
         assert!(!bench.node.is_connected());
-        let [(one, first), (other, second)] = [(); 2].map(|()| bench.node.prepare_script(call()));
+        let [(one, first), (other, second)] =
+            [(); 2].map(|()| bench.node.prepare(call().into(), false));
         bench.node.enqueue(one.into_iter().chain(other).collect());
         assert_eq!([first, second].map(kind), [SendErrorKind::NotConnected; 2]);
         assert!(bench.queued().iter().all(Vec::is_empty));
@@ -452,7 +402,8 @@ mod tests {
     fn a_call_beyond_both_queues_is_rejected_and_is_no_load() {
         let mut bench = Bench::new(1);
         let _queued = [(); 2].map(|()| bench.node.send_one(call(), false));
-        let [(one, first), (other, second)] = [(); 2].map(|()| bench.node.prepare_script(call()));
+        let [(one, first), (other, second)] =
+            [(); 2].map(|()| bench.node.prepare(call().into(), false));
         bench.node.enqueue(one.into_iter().chain(other).collect());
         assert_eq!([first, second].map(kind), [SendErrorKind::QueueFull; 2]);
         let stats = &bench.node.stats;
@@ -508,27 +459,5 @@ mod tests {
         bench.node.send_in_background(call());
         assert_eq!(bench.queued(), [vec![NEVER], vec![]]);
         assert_eq!(bench.node.stats.breaker_rejected.get(), 2);
-    }
-
-    #[test]
-    fn plain_charges_need_the_servers_time_on_the_connection_that_may_be_used() {
-        let bench = Bench::new(8);
-        let time_known_on = |connection: usize| {
-            bench.node.connections[connection].server_time_expiry.set(Micros(100));
-        };
-        bench.set_time(100);
-        assert!(!bench.node.can_charge(bench.node.now()));
-        time_known_on(0);
-        assert!(!bench.node.can_charge(bench.node.now()), "the call may use the other connection");
-        assert!(bench.can_charge_on(0) && !bench.can_charge_on(1) && bench.can_charge_on(2));
-        bench.set_ready([true, false]);
-        assert!(bench.node.can_charge(bench.node.now()));
-        bench.set_ready([false, false]);
-        assert!(!bench.node.can_charge(bench.node.now()) && !bench.can_charge_on(0));
-        bench.set_ready([true, true]);
-        time_known_on(1);
-        assert!(bench.node.can_charge(bench.node.now()));
-        bench.set_time(101);
-        assert!(!bench.node.can_charge(bench.node.now()));
     }
 }

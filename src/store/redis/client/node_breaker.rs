@@ -204,8 +204,8 @@ impl CallTracker {
         let address = &self.breaker.address;
         let error = match reply {
             CommandReply::Value(_)
-            | CommandReply::Charged(_)
             | CommandReply::Decided(_)
+            | CommandReply::NotHere
             | CommandReply::Redirect(..) => None,
             CommandReply::Failed(SendError { kind, .. }) => Some(*kind),
         };
@@ -215,7 +215,6 @@ impl CallTracker {
                 SendErrorKind::NotConnected
                 | SendErrorKind::QueueFull
                 | SendErrorKind::Overload
-                | SendErrorKind::UnknownTime
                 | SendErrorKind::BreakerOpen,
             ) => self.elapsed(),
             Some(_) | None => self.record_wait(),
@@ -331,7 +330,6 @@ mod tests {
             (SendErrorKind::NotConnected, 0),
             (SendErrorKind::QueueFull, 0),
             (SendErrorKind::Overload, 0),
-            (SendErrorKind::UnknownTime, 0),
             (SendErrorKind::BreakerOpen, 0),
             (SendErrorKind::Reconfiguring, 1),
             (SendErrorKind::Script, 1),

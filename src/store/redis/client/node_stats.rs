@@ -51,10 +51,8 @@ pub struct NodeStats {
     /// Number of writes to a socket. Each write is a pipeline of all commands queued since the
     /// previous one.
     pub writes: Counter,
-    /// Number of calls written to a socket, as script calls or as plain commands.
+    /// Number of calls, or parts of calls, written to a socket.
     pub calls: Counter,
-    /// Number of calls written to a socket as plain commands. Included in `calls`.
-    pub plain_calls: Counter,
     /// Number of calls that got a reply, including error replies.
     pub(crate) answers: Counter,
     /// Number of calls not written because their callers had stopped waiting.
@@ -75,13 +73,13 @@ pub struct NodeStats {
     /// Number of NOSCRIPT replies. The script is then loaded, and the call sent again, up to three
     /// times.
     pub noscript: Counter,
-    /// Number of MOVED replies to script calls and plain charges.
+    /// Number of MOVED replies to script calls.
     pub moved: Counter,
-    /// Number of ASK replies to script calls and plain charges.
+    /// Number of ASK replies to script calls.
     pub ask: Counter,
-    /// Number of TRYAGAIN replies to script calls and plain charges.
+    /// Number of TRYAGAIN replies to script calls.
     pub tryagain: Counter,
-    /// Number of other error replies to script calls and plain charges.
+    /// Number of other error replies to script calls.
     pub errors: Counter,
     /// Number of calls that a script decided differently than Tidegate did from the states that the
     /// script answered. The answers follow the script, which has charged them.

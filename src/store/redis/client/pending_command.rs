@@ -12,10 +12,9 @@ use smallvec::SmallVec;
 
 use super::error_reply::Redirect;
 use super::node_breaker::CallTracker;
-use super::plain_charge::{ChargeReplies, PlainCharges};
 use super::reply_slot::{ReplyReceiver, ReplySender, reply_slot};
 use super::shared_write::SharedCall;
-use super::transport::{ScriptCall, SendError, SendErrorKind};
+use super::transport::{NodeRequest, ScriptCall, SendError, SendErrorKind};
 use crate::domain::Micros;
 use crate::store::redis::script::library::Script;
 use crate::store::redis::script::reply::ScriptReply;
@@ -32,35 +31,18 @@ pub(crate) enum CommandReply {
     /// The script did not run, because the node replied with a redirect. Contains the script
     /// call, so that it can be sent again. Boxed, so that replies stay small.
     Redirect(Redirect, Box<ScriptCall>),
-    /// All plain charges were written. Contains the replies, one per charge.
-    Charged(ChargeReplies),
     /// The call shared a script call, which decided it.
     Decided(ScriptReply),
+    /// The node does not hold every counter of a call that shared a script call. Nothing was charged.
+    NotHere,
     /// The command was rejected, failed with an error reply, or was lost.
     Failed(SendError),
-}
-
-/// Request to a node for one call.
-#[derive(Debug)]
-pub(crate) enum NodeCommand {
-    /// Call to a Lua script. Boxed, so that the entries of a connection's queue stay small.
-    Script(Box<ScriptCall>),
-    /// INCRBY commands, written and completed together.
-    Charges(PlainCharges),
-    /// Call that shares a script call with others of its write. Boxed as a script call is.
-    Shared(Box<SharedCall>),
-}
-
-impl NodeCommand {
-    pub(crate) fn script(call: ScriptCall) -> NodeCommand {
-        NodeCommand::Script(Box::new(call))
-    }
 }
 
 /// Command that waits in the queue of a connection.
 #[derive(Debug)]
 pub(crate) struct PendingCommand {
-    pub(crate) call: NodeCommand,
+    pub(crate) call: NodeRequest,
     /// Whether to send ASKING before the command.
     pub(crate) asking: bool,
     /// Number of times that the server replied NOSCRIPT. If above 0, SCRIPT LOAD is sent before
@@ -71,31 +53,7 @@ pub(crate) struct PendingCommand {
     /// Time by which the caller needs the reply; `Micros(u64::MAX)` if there is no deadline.
     pub(crate) deadline: Micros,
     /// Destination of the reply; `None` if no caller waits for it.
-    reply: Option<ReplyTo>,
-}
-
-/// Destination of the reply to a command.
-#[derive(Debug)]
-pub(crate) enum ReplyTo {
-    /// The caller gets the reply.
-    Caller(ReplySender),
-    /// The command is the refund of plain charges that did not decide their call. Once it has
-    /// ended, however it ended, the caller gets the replies to the charges. Boxed, so that the
-    /// entries of a connection's queue stay small.
-    Refund(Box<(ReplySender, ChargeReplies)>),
-}
-
-impl ReplyTo {
-    /// Passes the reply on. Does nothing if the caller has stopped waiting.
-    pub(crate) fn send(self, reply: CommandReply) {
-        match self {
-            ReplyTo::Caller(caller) => caller.send(reply),
-            ReplyTo::Refund(refunded) => {
-                let (caller, charges) = *refunded;
-                caller.send(CommandReply::Charged(charges));
-            }
-        }
-    }
+    reply: Option<ReplySender>,
 }
 
 /// Script call that was written and has no reply yet. If dropped, its caller receives
@@ -111,36 +69,25 @@ pub(crate) struct InFlight {
     queued_at: Micros,
     deadline: Micros,
     asking: bool,
-    reply: Option<ReplyTo>,
+    reply: Option<ReplySender>,
 }
 
 impl PendingCommand {
     /// Creates a command and the receiver of its reply.
-    pub(crate) fn new(call: NodeCommand, asking: bool) -> (PendingCommand, ReplyReceiver) {
+    pub(crate) fn new(call: NodeRequest, asking: bool) -> (PendingCommand, ReplyReceiver) {
         let (sender, receiver) = reply_slot();
-        let reply = Some(ReplyTo::Caller(sender));
-        (PendingCommand { asking, reply, ..PendingCommand::from_command(call) }, receiver)
-    }
-
-    /// Creates the refund of plain charges that did not decide their call. After the refund,
-    /// `caller` gets `replies`, the replies to the charges.
-    pub(crate) fn refund(
-        call: ScriptCall,
-        caller: ReplySender,
-        replies: ChargeReplies,
-    ) -> PendingCommand {
-        let reply = Some(ReplyTo::Refund(Box::new((caller, replies))));
-        PendingCommand { reply, ..PendingCommand::from_command(NodeCommand::script(call)) }
+        let reply = Some(sender);
+        (PendingCommand { asking, reply, ..PendingCommand::from_call(call) }, receiver)
     }
 
     /// Creates a command whose reply is discarded.
     pub(crate) fn without_reply(call: ScriptCall) -> PendingCommand {
-        PendingCommand::from_command(NodeCommand::script(call))
+        PendingCommand::from_call(call.into())
     }
 
-    fn from_command(command: NodeCommand) -> PendingCommand {
+    fn from_call(call: NodeRequest) -> PendingCommand {
         PendingCommand {
-            call: command,
+            call,
             asking: false,
             noscript_count: 0,
             queued_at: Micros::ZERO,
@@ -152,40 +99,34 @@ impl PendingCommand {
     /// Marks the command as written. Returns false if its caller has left, so that the command must
     /// not be written. A refund is always written.
     pub(crate) fn mark_written(&self) -> bool {
-        let is_refund = match &self.call {
-            NodeCommand::Script(call) => call.script.is_refund(),
-            NodeCommand::Charges(_) | NodeCommand::Shared(_) => false,
-        };
-        match &self.reply {
-            Some(ReplyTo::Caller(caller)) => caller.mark_written() || is_refund,
-            Some(ReplyTo::Refund(_)) | None => true,
-        }
+        let is_refund = self.script().is_some_and(Script::is_refund);
+        self.reply.as_ref().is_none_or(|caller| caller.mark_written() || is_refund)
     }
 
     /// Returns the call if it can share a script call.
     pub(crate) fn shared(&self) -> Option<&SharedCall> {
         match &self.call {
-            NodeCommand::Shared(shared) => Some(shared),
-            NodeCommand::Script(_) | NodeCommand::Charges(_) => None,
+            NodeRequest::Shared(shared) => Some(shared),
+            NodeRequest::Script(_) => None,
         }
     }
 
     /// Replaces a call that can share a script call with a script call of its own.
     pub(crate) fn into_script_call(self) -> PendingCommand {
-        match self.call {
-            NodeCommand::Shared(shared) => {
-                PendingCommand { call: NodeCommand::script(shared.encode_alone()), ..self }
-            }
-            NodeCommand::Script(_) | NodeCommand::Charges(_) => self,
+        PendingCommand { call: self.call.into_script_call().into(), ..self }
+    }
+
+    /// Returns the script of a script call of its own.
+    fn script(&self) -> Option<&'static Script> {
+        match &self.call {
+            NodeRequest::Script(call) => Some(call.script),
+            NodeRequest::Shared(_) => None,
         }
     }
 
-    /// Returns the script of the call; `None` for plain charges.
-    pub(crate) fn script(&self) -> Option<&'static Script> {
-        match &self.call {
-            NodeCommand::Script(call) => Some(call.script),
-            NodeCommand::Charges(_) | NodeCommand::Shared(_) => None,
-        }
+    /// Returns the script if the server does not know it.
+    pub(crate) fn script_to_load(&self) -> Option<&'static Script> {
+        self.script().filter(|_| self.noscript_count > 0)
     }
 
     /// Rejects the command before it is written: the caller receives an error of this kind.
@@ -202,45 +143,27 @@ impl PendingCommand {
 
     /// Splits the command into what is written and what is kept until the reply.
     /// `preceding_replies` is the number of replies that precede that of a script call.
-    pub(crate) fn split(self, preceding_replies: usize) -> WriteParts {
-        let PendingCommand { call, asking, noscript_count, queued_at, deadline, reply } = self;
-        match call {
-            NodeCommand::Script(call) => {
-                let ScriptCall { script, command, slot, deadline: call_deadline } = *call;
-                let in_flight = InFlight {
-                    preceding_replies,
-                    noscript_count,
-                    script,
-                    slot,
-                    call_deadline,
-                    queued_at,
-                    deadline,
-                    asking,
-                    reply,
-                };
-                WriteParts::Script(command, in_flight)
-            }
-            NodeCommand::Charges(charges) => WriteParts::Charges(charges, reply),
-            call @ NodeCommand::Shared(_) => WriteParts::Shared(PendingCommand {
-                call,
-                asking,
-                noscript_count,
-                queued_at,
-                deadline,
-                reply,
-            }),
-        }
+    ///
+    /// # Errors
+    ///
+    /// Returns a call that shares a script call whole, because it may have to be written again.
+    pub(crate) fn split(self, preceding_replies: usize) -> Result<(Cmd, InFlight), PendingCommand> {
+        let NodeRequest::Script(call) = self.call else { return Err(self) };
+        let PendingCommand { asking, noscript_count, queued_at, deadline, reply, .. } = self;
+        let ScriptCall { script, command, slot, deadline: call_deadline } = *call;
+        let in_flight = InFlight {
+            preceding_replies,
+            noscript_count,
+            script,
+            slot,
+            call_deadline,
+            queued_at,
+            deadline,
+            asking,
+            reply,
+        };
+        Ok((command, in_flight))
     }
-}
-
-/// Parts of a [`PendingCommand`] that is about to be written.
-pub(crate) enum WriteParts {
-    /// Encoded command of a script call, and the state needed to handle its reply.
-    Script(Cmd, InFlight),
-    /// Plain charges, and the sender of the replies to the caller.
-    Charges(PlainCharges, Option<ReplyTo>),
-    /// Call that shares a script call. Kept whole, because it may have to be written again.
-    Shared(PendingCommand),
 }
 
 impl InFlight {
@@ -267,7 +190,7 @@ impl InFlight {
         } = self;
         let call = ScriptCall { script, command, slot, deadline: call_deadline };
         PendingCommand {
-            call: NodeCommand::script(call),
+            call: call.into(),
             asking,
             noscript_count: noscript_count + 1,
             queued_at,

@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use redis::{Pipeline, Value};
 
@@ -14,18 +15,22 @@ use super::error_reply::{ErrorReply, is_read_only};
 use super::pending_command::{CommandReply, PendingCommand};
 use super::transport::{ScriptCall, SendError, SendErrorKind};
 use crate::domain::{Call, ExecutionStatus, Micros, OwnedCall};
-use crate::store::redis::script::arguments::Encoder;
+use crate::store::redis::script::arguments::{CallScope, Encoder};
 use crate::store::redis::script::replay::{CallResult, Replay, WriteResults};
 use crate::store::redis::script::reply::ReplyError;
 use crate::store::redis::script::write_calls::{WriteCalls, is_shareable};
 
-/// Call that can share a script call with other calls of its write.
+/// Call, or the part of a call whose counters are on one cluster node, that can share a script call
+/// with other calls of its write.
 #[derive(Debug)]
 pub struct SharedCall {
     call: OwnedCall,
     encoder: Arc<Encoder>,
     /// Time that the script uses instead of the server's clock; only in tests.
     now: Option<Micros>,
+    scope: CallScope,
+    /// Hash slot of the first counter; `None` if Redis is not a cluster.
+    slot: Option<u16>,
 }
 
 impl SharedCall {
@@ -34,18 +39,30 @@ impl SharedCall {
         call: &Call<'_>,
         encoder: &Arc<Encoder>,
         now: Option<Micros>,
+        scope: CallScope,
     ) -> Option<SharedCall> {
+        let slot = encoder.slot_of(call.checks);
         let encoder = Arc::clone(encoder);
-        is_shareable(call.checks).then(|| SharedCall { call: OwnedCall::new(call), encoder, now })
+        is_shareable(call.checks).then(|| SharedCall {
+            call: OwnedCall::new(call),
+            encoder,
+            now,
+            scope,
+            slot,
+        })
+    }
+
+    pub(super) fn slot(&self) -> Option<u16> {
+        self.slot
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.call.deadline()
     }
 
     /// Encodes the script call of this call alone, which costs Redis less than `decide.lua` does.
     pub(super) fn encode_alone(&self) -> ScriptCall {
-        self.call.with_call(|call| {
-            let encoder = &self.encoder;
-            let alone = encoder.encode_call(call.checks, call.accounting, self.now, call.now);
-            ScriptCall { deadline: call.deadline, ..alone }
-        })
+        self.call.with_call(|call| self.encoder.encode(call, self.scope, self.now))
     }
 }
 
@@ -87,8 +104,8 @@ impl SharedWrite {
     }
 
     /// Takes the commands if they are too few to share a script call.
-    pub(super) fn take_few(&mut self, calls_min: Option<usize>) -> Vec<PendingCommand> {
-        let is_enough = calls_min.is_some_and(|calls_min| self.len() >= calls_min);
+    pub(super) fn take_few(&mut self, calls_min: usize) -> Vec<PendingCommand> {
+        let is_enough = self.len() >= calls_min;
         if is_enough { Vec::new() } else { std::mem::take(&mut self.commands) }
     }
 
@@ -107,21 +124,41 @@ impl SharedWrite {
         let Value::BulkString(reply) = reply else { return Err(ReplyError::Shape) };
         let mut replay = Replay::new(&self.calls, reply)?;
         for shared in self.commands.iter().filter_map(PendingCommand::shared) {
-            shared.call.with_call(|call| replay.next(call))?;
+            shared.call.with_call(|call| replay.next(call, shared.scope.is_part))?;
         }
         replay.finish()
+    }
+
+    /// Returns the commands of the calls that use a hash slot which the node does not hold, and the
+    /// others, if the script replied so. The script then did nothing.
+    fn split_not_here(
+        &mut self,
+        reply: &Value,
+    ) -> Option<(Vec<PendingCommand>, Vec<PendingCommand>)> {
+        let Value::BulkString(reply) = reply else { return None };
+        let is_here = self.calls.calls_here(reply)?;
+        let mut is_here = is_here.into_iter();
+        let commands = std::mem::take(&mut self.commands).into_iter();
+        Some(commands.partition(|_| !is_here.next().unwrap_or_default()))
     }
 }
 
 impl Connection {
-    /// Passes the reply to a shared script call to the callers. If the script did not run because it
-    /// must be loaded, queues the calls again, before those that wait.
+    /// Passes the reply to a shared script call to the callers. If the script did nothing, because it
+    /// must be loaded or the node does not hold the counters of other calls, queues the calls again,
+    /// before those that wait.
     pub(super) fn complete_shared(
         &self,
-        shared: SharedWrite,
+        mut shared: SharedWrite,
         reply: &Value,
         pending: &mut VecDeque<PendingCommand>,
     ) -> ReplyFailures {
+        if let Some((elsewhere, here)) = shared.split_not_here(reply) {
+            elsewhere.into_iter().for_each(|command| command.complete(CommandReply::NotHere));
+            self.load.add(here.len());
+            here.into_iter().rev().for_each(|command| pending.push_front(command));
+            return ReplyFailures::default();
+        }
         let results = match reply {
             Value::ServerError(error) => {
                 let is_demoted = is_read_only(error);

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
@@ -15,12 +15,10 @@ use super::info_poll::poll_info;
 use super::loss_detector::LossCount;
 use super::node::Node;
 use super::node_stats::NodeReport;
-use super::plain_charge::{PendingCharges, PlainCharges};
 use super::sentinel::follow_master;
-use super::shared_write::SharedCall;
 use super::single_master::SingleMaster;
 use super::slot_refresh::refresh_slot_table;
-use super::transport::{PendingScripts, PendingShared, ScriptCall, ScriptCalls, Transport};
+use super::transport::{NodeRequests, PendingCalls, ScriptCall, Transport};
 use crate::store::redis::script::library::Script;
 
 /// Interval at which [`RedisClient::wait_until_connected`] checks the connections.
@@ -53,7 +51,6 @@ pub struct RedisClient {
     losses: Arc<LossCount>,
     /// Whether connections to all masters have been open at the same time at least once.
     was_connected: AtomicBool,
-    can_charge: bool,
 }
 
 impl RedisClient {
@@ -70,9 +67,6 @@ impl RedisClient {
         scripts: Vec<&'static Script>,
     ) -> Result<RedisClient, RedisConfigError> {
         let topology = config.topology.clone();
-        let shares_writes =
-            config.shared_calls_min.is_some() && topology != TopologyConfig::Cluster;
-        let can_charge = config.plain_commands && config.breaker_clock.is_some() && !shares_writes;
         let context = Arc::new(ClientContext::new(config, scripts)?);
         let (refresh_needed, losses) = (Arc::new(Notify::new()), Arc::clone(&context.losses));
         let topology = match topology {
@@ -100,7 +94,7 @@ impl RedisClient {
             tokio::spawn(poll_info(Arc::downgrade(&topology), Arc::clone(&context), interval));
         }
         let was_connected = AtomicBool::new(false);
-        Ok(RedisClient { topology, context, losses, was_connected, can_charge })
+        Ok(RedisClient { topology, context, losses, was_connected })
     }
 
     /// Returns whether a connection is open to the master or, on a cluster, to the owner of every
@@ -157,32 +151,10 @@ impl Transport for RedisClient {
         }
     }
 
-    fn submit(&self, calls: ScriptCalls) -> PendingScripts {
+    fn submit(&self, calls: NodeRequests) -> PendingCalls {
         match &*self.topology {
             Topology::SingleMaster(master) => master.submit(calls),
             Topology::Cluster(cluster) => cluster.submit(calls),
-        }
-    }
-
-    fn shares_writes(&self) -> bool {
-        self.context.config.shared_calls_min.is_some() && !self.is_cluster()
-    }
-
-    fn submit_shared(&self, call: SharedCall, deadline: Option<Instant>) -> Option<PendingShared> {
-        match &*self.topology {
-            Topology::SingleMaster(master) => master.submit_shared(call, deadline),
-            Topology::Cluster(_) => None,
-        }
-    }
-
-    fn can_charge(&self) -> bool {
-        self.can_charge
-    }
-
-    fn charge(&self, charges: PlainCharges, deadline: Option<Instant>) -> Option<PendingCharges> {
-        match &*self.topology {
-            Topology::SingleMaster(master) => master.charge(charges, deadline),
-            Topology::Cluster(cluster) => cluster.charge(charges, deadline),
         }
     }
 

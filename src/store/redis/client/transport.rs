@@ -15,7 +15,6 @@ use smallvec::SmallVec;
 
 use super::cluster::Cluster;
 use super::pending_command::{CommandReply, PendingReply};
-use super::plain_charge::{ChargeReplies, PendingCharges, PlainCharges};
 use super::reply_slot::{ReplySender, reply_slot};
 use super::shared_write::SharedCall;
 use crate::domain::{ExecutionStatus, Source};
@@ -24,7 +23,7 @@ use crate::store::redis::script::reply::ScriptReply;
 
 /// Returns the source of a reply: [`Source::Shed`] if the call was not sent because too many other
 /// calls are waiting, and otherwise [`Source::Redis`].
-pub(crate) fn reply_source(reply: &Result<Value, SendError>) -> Source {
+pub(crate) fn reply_source(reply: &Result<CallReply, SendError>) -> Source {
     match reply {
         Err(error) if error.kind.is_overload() => Source::Shed,
         Ok(_) | Err(_) => Source::Redis,
@@ -46,14 +45,65 @@ pub struct ScriptCall {
     pub deadline: Option<Instant>,
 }
 
-/// Script calls that are sent together. Usually there is only one call, which is stored without a
-/// heap allocation.
-pub type ScriptCalls = SmallVec<[ScriptCall; 1]>;
+/// Request to a node: a call, or the part of a call whose counters the node holds. Boxed, so that
+/// the entries of a connection's queue stay small.
+#[derive(Debug)]
+pub enum NodeRequest {
+    /// Script call of its own.
+    Script(Box<ScriptCall>),
+    /// Call that shares a script call with others of its write.
+    Shared(Box<SharedCall>),
+}
 
-/// Replies to script calls, one per call and in the same order.
-pub type Replies = SmallVec<[Result<Value, SendError>; 1]>;
+impl NodeRequest {
+    /// Returns the hash slot by which a cluster chooses the node.
+    pub(crate) fn slot(&self) -> Option<u16> {
+        match self {
+            NodeRequest::Script(call) => call.slot,
+            NodeRequest::Shared(call) => call.slot(),
+        }
+    }
 
-/// Error of a script call or a plain charge, including whether the command may have run.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match self {
+            NodeRequest::Script(call) => call.deadline,
+            NodeRequest::Shared(call) => call.deadline(),
+        }
+    }
+
+    /// Returns the script call that the request is if it shares none.
+    pub fn into_script_call(self) -> ScriptCall {
+        match self {
+            NodeRequest::Script(call) => *call,
+            NodeRequest::Shared(call) => call.encode_alone(),
+        }
+    }
+}
+
+impl From<ScriptCall> for NodeRequest {
+    fn from(call: ScriptCall) -> NodeRequest {
+        NodeRequest::Script(Box::new(call))
+    }
+}
+
+/// Requests that are sent together. Usually there is only one, which is stored in place.
+pub type NodeRequests = SmallVec<[NodeRequest; 1]>;
+
+/// Replies to requests, one per request and in the same order.
+pub type Replies = SmallVec<[Result<CallReply, SendError>; 1]>;
+
+/// Reply to a [`NodeRequest`].
+#[derive(Clone, Debug)]
+pub enum CallReply {
+    /// The script call of its own returned this value.
+    Script(Value),
+    /// The script call that it shared decided it.
+    Decided(ScriptReply),
+    /// The node does not hold every counter. Nothing was charged.
+    NotHere,
+}
+
+/// Error of a request to a node, including whether it may have run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendError {
     /// Whether the command may have run. If so, a call that charges must not be sent again.
@@ -73,7 +123,7 @@ impl SendError {
         SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Lost };
 }
 
-/// Reason why a script call or a plain charge failed.
+/// Reason why a request to a node failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SendErrorKind {
     /// No connection to the node is open, so the call was not sent.
@@ -82,8 +132,6 @@ pub enum SendErrorKind {
     QueueFull,
     /// The node was not expected to reply before the caller's deadline.
     Overload,
-    /// The connection has no valid bounds on the server's time, so plain charges were not sent.
-    UnknownTime,
     /// The node's circuit breaker is open.
     BreakerOpen,
     /// The connection was lost or the call timed out after the call was written, so the script may
@@ -121,7 +169,6 @@ impl SendErrorKind {
             SendErrorKind::NotConnected => "not_connected",
             SendErrorKind::QueueFull => "queue_full",
             SendErrorKind::Overload => "overload",
-            SendErrorKind::UnknownTime => "unknown_time",
             SendErrorKind::BreakerOpen => "open",
             SendErrorKind::Lost => "lost",
             SendErrorKind::Reconfiguring => "moving",
@@ -134,12 +181,12 @@ impl SendErrorKind {
     }
 }
 
-/// Script call that was queued: a future that resolves to its reply. It does not depend on whether
-/// it is polled: the call is sent, and a task may receive the reply of a caller that has left.
-pub struct PendingScript(PendingState);
+/// Request that was queued: a future that resolves to its reply. It does not depend on whether it is
+/// polled: the request is sent, and a task may receive the reply of a caller that has left.
+pub struct PendingCall(PendingState);
 
 enum PendingState {
-    Ready(Option<Result<Value, SendError>>),
+    Ready(Option<Result<CallReply, SendError>>),
     /// Waits for the connection. The cluster follows a redirect. Without a cluster, a redirect shows
     /// that the server is a cluster node, contrary to the settings.
     Queued(PendingReply, Option<Arc<Cluster>>),
@@ -147,31 +194,31 @@ enum PendingState {
     Boxed(BoxFuture<'static, Result<Value, SendError>>),
 }
 
-/// Queued script calls, in the order in which they were passed to the transport.
-pub type PendingScripts = SmallVec<[PendingScript; 1]>;
+/// Queued requests, in the order in which they were passed to the transport.
+pub type PendingCalls = SmallVec<[PendingCall; 1]>;
 
-impl PendingScript {
-    pub(crate) fn new(reply: PendingReply, cluster: Option<Arc<Cluster>>) -> PendingScript {
-        PendingScript(PendingState::Queued(reply, cluster))
+impl PendingCall {
+    pub(crate) fn new(reply: PendingReply, cluster: Option<Arc<Cluster>>) -> PendingCall {
+        PendingCall(PendingState::Queued(reply, cluster))
     }
 
     /// Creates a future that has resolved.
-    pub fn ready(reply: Result<Value, SendError>) -> PendingScript {
-        PendingScript(PendingState::Ready(Some(reply)))
+    pub fn ready(reply: Result<CallReply, SendError>) -> PendingCall {
+        PendingCall(PendingState::Ready(Some(reply)))
     }
 
     /// Creates a call that a transport of a test has queued.
     #[doc(hidden)]
-    pub fn queued() -> (QueuedByTest, PendingScript) {
+    pub fn queued() -> (QueuedByTest, PendingCall) {
         let (sender, receiver) = reply_slot();
-        (QueuedByTest(sender), PendingScript::new(PendingReply { receiver, tracker: None }, None))
+        (QueuedByTest(sender), PendingCall::new(PendingReply { receiver, tracker: None }, None))
     }
 
     /// Creates a future that resolves to the output of `reply`.
     pub fn boxed(
         reply: impl Future<Output = Result<Value, SendError>> + Send + 'static,
-    ) -> PendingScript {
-        PendingScript(PendingState::Boxed(Box::pin(reply)))
+    ) -> PendingCall {
+        PendingCall(PendingState::Boxed(Box::pin(reply)))
     }
 
     /// Lets the call make progress, such as following a redirect, without taking its reply.
@@ -196,19 +243,17 @@ impl PendingScript {
     }
 }
 
-impl Future for PendingScript {
-    type Output = Result<Value, SendError>;
+impl Future for PendingCall {
+    type Output = Result<CallReply, SendError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let PendingScript(state) = self.get_mut();
+        let PendingCall(state) = self.get_mut();
         if let PendingState::Queued(reply, cluster) = state {
             match ready!(Pin::new(reply).poll(context)) {
-                CommandReply::Value(value) => return Poll::Ready(Ok(value)),
+                CommandReply::Value(value) => return Poll::Ready(Ok(CallReply::Script(value))),
+                CommandReply::Decided(reply) => return Poll::Ready(Ok(CallReply::Decided(reply))),
+                CommandReply::NotHere => return Poll::Ready(Ok(CallReply::NotHere)),
                 CommandReply::Failed(error) => return Poll::Ready(Err(error)),
-                // Only plain charges and shared calls get such a reply.
-                CommandReply::Charged(_) | CommandReply::Decided(_) => {
-                    return Poll::Ready(Err(SendError::LOST));
-                }
                 CommandReply::Redirect(redirect, call) => match cluster.take() {
                     Some(cluster) => {
                         let follow = async move { cluster.follow_redirects(redirect, *call).await };
@@ -223,51 +268,9 @@ impl Future for PendingScript {
         }
         match state {
             PendingState::Ready(reply) => Poll::Ready(reply.take().unwrap_or(Err(SendError::LOST))),
-            PendingState::Boxed(reply) => reply.as_mut().poll(context),
+            PendingState::Boxed(reply) => reply.as_mut().poll(context).map_ok(CallReply::Script),
             PendingState::Queued(..) => Poll::Pending,
         }
-    }
-}
-
-/// Call that was queued to share a script call: a future that resolves to its reply.
-#[derive(Debug)]
-pub struct PendingShared(PendingReply);
-
-/// Reply to a call that can share a script call.
-#[derive(Debug)]
-pub enum SharedReply {
-    /// The call shared a script call.
-    Decided(ScriptReply),
-    /// The call had a script call of its own, which returned this value.
-    Alone(Value),
-}
-
-impl PendingShared {
-    pub(crate) fn new(reply: PendingReply) -> PendingShared {
-        PendingShared(reply)
-    }
-
-    /// Ends the caller's wait. Returns whether the call has not been sent and never will be. If not,
-    /// the future still resolves to the reply.
-    pub(crate) fn leave(&mut self) -> bool {
-        self.0.leave()
-    }
-}
-
-impl Future for PendingShared {
-    type Output = Result<SharedReply, SendError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Poll::Ready(match ready!(Pin::new(&mut self.0).poll(context)) {
-            CommandReply::Decided(reply) => Ok(SharedReply::Decided(reply)),
-            CommandReply::Value(value) => Ok(SharedReply::Alone(value)),
-            CommandReply::Failed(error) => Err(error),
-            // The server is a cluster node, contrary to the settings.
-            CommandReply::Redirect(..) => {
-                Err(SendError::not_executed(SendErrorKind::Reconfiguring))
-            }
-            CommandReply::Charged(_) => Err(SendError::LOST),
-        })
     }
 }
 
@@ -289,26 +292,21 @@ impl QueuedByTest {
             Err(error) => CommandReply::Failed(error),
         });
     }
-
-    /// Passes the replies to plain charges.
-    pub fn charged(self, replies: ChargeReplies) {
-        self.0.send(CommandReply::Charged(replies));
-    }
 }
 
-/// Transport that sends script calls to the servers that hold their keys.
+/// Transport that sends calls to the servers that hold their keys.
 pub trait Transport: Send + Sync + 'static {
     /// Returns whether the transport connects to a Redis Cluster. If so, the store splits calls by
-    /// hash slot, and sets the slot of every script call.
+    /// node or by hash slot, and sets the slot of every request.
     fn is_cluster(&self) -> bool;
 
-    /// Queues script calls for their nodes, without waiting. Calls to the same node are written in
-    /// order. A call whose outcome is unknown is never sent twice. If the future of a call is
-    /// dropped while the call is still queued, the call is not written.
-    fn submit(&self, calls: ScriptCalls) -> PendingScripts;
+    /// Queues requests for their nodes, without waiting. Requests to the same node are written in
+    /// order. A request whose outcome is unknown is never sent twice. If the future of a request is
+    /// dropped while the request is still queued, the request is not written.
+    fn submit(&self, calls: NodeRequests) -> PendingCalls;
 
-    /// Sends script calls to their nodes in parallel, and waits for all replies.
-    fn send(&self, calls: ScriptCalls) -> impl Future<Output = Replies> + Send {
+    /// Sends requests to their nodes in parallel, and waits for all replies.
+    fn send(&self, calls: NodeRequests) -> impl Future<Output = Replies> + Send {
         let pending = self.submit(calls);
         async move {
             let mut replies = Replies::new();
@@ -317,36 +315,6 @@ pub trait Transport: Send + Sync + 'static {
             }
             replies
         }
-    }
-
-    /// Returns whether the calls of one write share a script call. If not,
-    /// [`submit_shared`](Self::submit_shared) always returns `None`.
-    fn shares_writes(&self) -> bool {
-        false
-    }
-
-    /// Queues a call that can share a script call with other calls, without waiting. Returns `None`
-    /// if no server is known.
-    fn submit_shared(&self, call: SharedCall, deadline: Option<Instant>) -> Option<PendingShared> {
-        let _ = (call, deadline);
-        None
-    }
-
-    /// Returns whether counters can be charged with plain commands. If not,
-    /// [`charge`](Self::charge) always returns `None`.
-    fn can_charge(&self) -> bool {
-        false
-    }
-
-    /// Queues charges of counters with plain commands, without a script and without waiting. If a
-    /// charge does not pass, the transport refunds all charges of the call that the same node has,
-    /// before it passes the replies on.
-    ///
-    /// Queues nothing and returns `None` unless the server time of each node that owns one of the
-    /// counters is known. A charge is sent at most once and never redirected to another node.
-    fn charge(&self, charges: PlainCharges, deadline: Option<Instant>) -> Option<PendingCharges> {
-        let _ = (charges, deadline);
-        None
     }
 
     /// Sends a script call at most once, in the background, and discards its reply. Drops the call

@@ -9,7 +9,7 @@
 use redis::Cmd;
 use smallvec::SmallVec;
 
-use super::library::{PRODUCTION, Script, Scripts};
+use super::library::{Script, Scripts};
 use super::msgpack::Packed;
 use super::selection::{
     FastPath, MultiCheckKind, ScriptSelection, is_credit_bucket, multi_check_kind,
@@ -18,8 +18,8 @@ use super::selection::{
 use crate::algorithm::bucket::BucketCredits;
 use crate::algorithm::hybrid::HybridCredits;
 use crate::domain::{
-    Accounting, Algorithm, Bucket, Check, CounterKey, Hits, Holder, Limit, Micros, Op, Receipt,
-    Role, Window,
+    Accounting, Algorithm, Bucket, Call, Check, CounterKey, Hits, Holder, Limit, Micros, Op,
+    Receipt, Role, Window,
 };
 use crate::store::redis::client::transport::ScriptCall;
 use crate::store::redis::keys;
@@ -40,6 +40,15 @@ const CALENDAR_UNIT_US: u64 = 1_000_000;
 /// Number of bytes to reserve per check for its encoded key and arguments: a key of 29 to 117
 /// bytes, and four to six numbers of up to 16 digits.
 const BYTES_PER_CHECK: usize = 160;
+
+/// Which checks of a call a request to a node has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CallScope {
+    /// Whether the other checks of an all-or-nothing call are decided elsewhere.
+    pub(crate) is_part: bool,
+    /// Whether the counters are in several hash slots of a cluster node.
+    pub(crate) spans_slots: bool,
+}
 
 /// Encoder that turns checks and refund receipts into script calls.
 #[derive(Clone, Debug)]
@@ -64,6 +73,34 @@ impl Encoder {
         self.scripts
     }
 
+    pub(super) fn is_cluster(&self) -> bool {
+        self.is_cluster
+    }
+
+    /// Returns the hash slot of the first counter; `None` if Redis is not a cluster.
+    pub(crate) fn slot_of(&self, checks: &[Check<'_>]) -> Option<u16> {
+        let first = checks.first().filter(|_| self.is_cluster);
+        first.map(|check| keys::counter_slot(&check.key))
+    }
+
+    /// Encodes the script call that decides a call, or the part of a call that `scope` describes,
+    /// with its deadline. `now` is `None` in production, where the scripts read the server's clock.
+    pub(crate) fn encode(
+        &self,
+        call: &Call<'_>,
+        scope: CallScope,
+        now: Option<Micros>,
+    ) -> ScriptCall {
+        let Call { checks, accounting, now: local_now, deadline } = *call;
+        let CallScope { is_part, spans_slots } = scope;
+        let script_call = match (spans_slots, is_part) {
+            (true, _) => self.encode_node_call(checks, accounting, is_part, now, local_now),
+            (false, true) => self.encode_part(checks, now, local_now),
+            (false, false) => self.encode_call(checks, accounting, now, local_now),
+        };
+        ScriptCall { deadline, ..script_call }
+    }
+
     /// Encodes the script call that decides `checks`. On a cluster, all keys must be in one hash
     /// slot.
     ///
@@ -77,7 +114,7 @@ impl Encoder {
         local_now: Micros,
     ) -> ScriptCall {
         let mode_name = accounting_name(accounting, false);
-        self.encode(checks, accounting, mode_name, now, local_now)
+        self.encode_in_slot(checks, accounting, mode_name, now, local_now)
     }
 
     /// Encodes the script call that decides some of the checks of an all-or-nothing call; other
@@ -90,7 +127,7 @@ impl Encoder {
         local_now: Micros,
     ) -> ScriptCall {
         let accounting = Accounting::AllOrNothing;
-        self.encode(checks, accounting, accounting_name(accounting, true), now, local_now)
+        self.encode_in_slot(checks, accounting, accounting_name(accounting, true), now, local_now)
     }
 
     /// Encodes the script call that decides `checks`, whose keys are in several hash slots of one
@@ -129,7 +166,7 @@ impl Encoder {
         self.script_call(script, command, checks.first().map(|check| &check.key))
     }
 
-    fn encode(
+    fn encode_in_slot(
         &self,
         checks: &[Check<'_>],
         accounting: Accounting,
@@ -191,47 +228,6 @@ impl Encoder {
         let slot = key.filter(|_| self.is_cluster).map(keys::counter_slot);
         ScriptCall { script, command, slot, deadline: None }
     }
-}
-
-/// Refund of a charge to a fixed window whose key is already encoded.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WindowRefund<'a> {
-    pub(crate) key: &'a [u8],
-    pub(crate) slot: Option<u16>,
-    pub(crate) hits: u32,
-    /// Time of the charge by the server's clock.
-    pub(crate) charged_at: Micros,
-    /// Start of the window that was charged.
-    pub(crate) window: Micros,
-    pub(crate) window_length: Micros,
-    pub(crate) capacity: u32,
-}
-
-/// Encodes the script call that makes these refunds, like [`Encoder::encode_refund`]. On a cluster,
-/// all keys must be in one hash slot.
-pub(crate) fn encode_window_refunds(refunds: &[WindowRefund<'_>]) -> ScriptCall {
-    let script = &PRODUCTION.refund;
-    let mut command = build_evalsha(script, refunds.len());
-    for refund in refunds {
-        command.arg(refund.key);
-    }
-    // Plain charges are made by the server's clock.
-    add_time(&mut command, None);
-    add_lists(&mut command, refunds.iter().map(pack_window_refund));
-    let slot = refunds.first().and_then(|refund| refund.slot);
-    ScriptCall { script, command, slot, deadline: None }
-}
-
-/// Packs a refund like [`pack_receipt`].
-fn pack_window_refund(refund: &WindowRefund<'_>) -> Packed {
-    let mut packed = Packed::default();
-    packed.push_string(&[keys::EPOCH_WINDOW_LETTER]);
-    let (capacity, no_entry) = (u64::from(refund.capacity), 0);
-    let WindowRefund { hits, charged_at, window, window_length, .. } = refund;
-    packed.push_numbers([u64::from(*hits), charged_at.0, window.0, no_entry]);
-    packed.push_numbers([capacity, window_length.0]);
-    packed.push_nil();
-    packed
 }
 
 fn build_evalsha(script: &Script, keys: usize) -> Cmd {

@@ -7,7 +7,7 @@
 use smallvec::SmallVec;
 
 use super::msgpack::{Unpacked, UnpackedItem};
-use super::reply::{ReplyError, ScriptReply, undo_rejected_charges};
+use super::reply::{ReplyError, ScriptReply, uncharged_status, undo_rejected_charges};
 use super::write_calls::WriteCalls;
 use crate::algorithm::bucket::BucketCredits;
 use crate::algorithm::{self, State, bucket, fixed_window, sliding_window};
@@ -64,12 +64,12 @@ impl<'a> Replay<'a> {
     }
 
     /// Replays the next call. Calls must be passed in the order in which they were added to the
-    /// write.
+    /// write. `is_part` is true if the other checks of an all-or-nothing call are decided elsewhere.
     ///
     /// # Errors
     ///
     /// Returns a [`ReplyError`] if `decide.lua` cannot send this reply.
-    pub fn next(&mut self, call: &Call<'_>) -> Result<(), ReplyError> {
+    pub fn next(&mut self, call: &Call<'_>, is_part: bool) -> Result<(), ReplyError> {
         let (now, nth) = (self.reply.now, self.results.each.len());
         let places = self.write.places(nth);
         let passed = self.reply.numbers[1 + self.states.len() + nth];
@@ -100,10 +100,17 @@ impl<'a> Replay<'a> {
         let before = states.iter().map(|(before, _)| before.as_ref());
         let is_charged =
             undo_rejected_charges(&mut outcomes, call.checks, call.accounting, before, now);
+        let parts = if is_part { call.checks } else { &[] };
+        let uncharged = parts.iter().zip(&states).zip(&outcomes);
+        let uncharged = uncharged
+            .map(|((check, (before, _)), outcome)| {
+                uncharged_status(before.as_ref(), check, outcome, now)
+            })
+            .collect();
         for (place, (before, after)) in places.iter().zip(states) {
             self.states[usize::from(*place)] = if is_charged { after } else { before };
         }
-        let reply = ScriptReply { outcomes, clamped, uncharged: Vec::new() };
+        let reply = ScriptReply { outcomes, clamped, uncharged };
         self.results.each.push(CallResult::Decided(reply));
         Ok(())
     }
@@ -287,7 +294,7 @@ mod tests {
         }
         let mut replay = Replay::new(&write, reply)?;
         for checks in &calls {
-            replay.next(&call(checks))?;
+            replay.next(&call(checks), false)?;
         }
         replay.finish()
     }

@@ -133,23 +133,6 @@ impl ScriptReply {
     }
 }
 
-/// Returns the Redis server's time from the reply of a script that decides a call: the second
-/// number of a text reply, or the first of an array. Returns `None` for replies of other scripts.
-pub(crate) fn server_time(reply: &Value) -> Option<Micros> {
-    let number = match reply {
-        Value::BulkString(line) => {
-            let word = line.split(|byte| *byte == b' ').nth(1)?;
-            std::str::from_utf8(word).ok()?.parse().ok()?
-        }
-        Value::Array(numbers) => match numbers.first()? {
-            Value::Int(number) => *number,
-            _ => return None,
-        },
-        _ => return None,
-    };
-    parse_micros(number).ok().filter(|time| *time > Micros::ZERO)
-}
-
 /// Decodes the reply of a `single_*.lua` script: one line of text with the verdict, the server's
 /// time, and the counter's state.
 fn decode_single(
@@ -277,7 +260,7 @@ pub(super) fn undo_rejected_charges<'a>(
 
 /// Returns the status that a check's counter will have if the call is rejected. `state` is the
 /// counter's state before the call.
-fn uncharged_status(
+pub(super) fn uncharged_status(
     state: Option<&State>,
     check: &Check<'_>,
     outcome: &Outcome,

@@ -9,12 +9,13 @@ use redis::Cmd;
 use smallvec::SmallVec;
 
 use super::arguments::{self, Encoder};
-use super::msgpack::Packed;
+use super::msgpack::{Packed, Unpacked, UnpackedItem};
+use super::reply::NOT_HERE;
 use crate::domain::{
     Accounting, Algorithm, Call, Check, CounterKey, Limit, Micros, Op, RepeatedCounters, Window,
 };
 use crate::store::redis::client::transport::ScriptCall;
-use crate::store::redis::keys::algorithm_letter;
+use crate::store::redis::keys::{self, algorithm_letter};
 
 /// Maximum number of calls in one script call.
 const CALLS_MAX: usize = 64;
@@ -156,11 +157,13 @@ impl WriteCalls {
     pub fn encode(&self, encoder: &Encoder) -> ScriptCall {
         let script = &encoder.scripts().decide;
         let mut command = Cmd::with_capacity(5 + self.counters.len(), 64 + self.wire_size());
-        command.arg("EVALSHA").arg(script.sha.as_str()).arg(self.counters.len());
-        let mut start = 0;
-        for counter in &self.counters {
-            command.arg(&self.keys[start..counter.key_end]);
-            start = counter.key_end;
+        command.arg("EVALSHA").arg(script.sha.as_str());
+        // Redis checks that all KEYS are in one slot, so keys of a cluster are arguments.
+        if encoder.is_cluster() {
+            command.arg(0);
+        } else {
+            command.arg(self.counters.len());
+            self.add_keys(&mut command);
         }
         arguments::add_time(&mut command, self.now);
         let mut numbers = Packed::default();
@@ -171,7 +174,36 @@ impl WriteCalls {
         numbers.push_numbers(self.counters.iter().map(|counter| self.limits[counter.limit].at));
         numbers.extend(&self.packed_calls);
         command.arg(arguments::pack_into_array_if_too_many(numbers).as_slice());
+        if encoder.is_cluster() {
+            self.add_keys(&mut command);
+        }
         ScriptCall { script, command, slot: None, deadline: None }
+    }
+
+    fn add_keys(&self, command: &mut Cmd) {
+        let mut start = 0;
+        for counter in &self.counters {
+            command.arg(&self.keys[start..counter.key_end]);
+            start = counter.key_end;
+        }
+    }
+
+    /// Returns, for each call, whether the node holds all hash slots that it uses, if the script
+    /// replied that the node does not hold some counters.
+    pub fn calls_here(&self, reply: &[u8]) -> Option<Vec<bool>> {
+        let mut reply = Unpacked::array(reply)?;
+        let Some(UnpackedItem::String(NOT_HERE)) = reply.next_item() else { return None };
+        let slot = |counter: &SharedCounter| keys::counter_slot(&counter.key);
+        let mut elsewhere = SmallVec::<[u16; 4]>::new();
+        while let Some(UnpackedItem::Number(place)) = reply.next_item() {
+            let place = usize::try_from(place).ok().and_then(|place| place.checked_sub(1));
+            elsewhere.extend(place.and_then(|place| self.counters.get(place)).map(slot));
+        }
+        // A key of a slot may be found although the slot is moving and it cannot be written.
+        let is_here: Vec<bool> =
+            self.counters.iter().map(|counter| !elsewhere.contains(&slot(counter))).collect();
+        let all_here = |nth| self.places(nth).iter().all(|place| is_here[usize::from(*place)]);
+        Some((0..self.len()).map(all_here).collect())
     }
 
     /// Returns the limit under which the script reads each counter.

@@ -10,26 +10,12 @@ use super::*;
 use crate::store::redis::client::config::{Address, MonotonicClock, RedisConfig};
 use crate::store::redis::client::dialer::ClientContext;
 use crate::store::redis::client::error_reply::Redirect;
-use crate::store::redis::client::pending_command::NodeCommand;
-use crate::store::redis::client::plain_charge::{
-    ChargeReplies, ChargeReply, PlainCharge, PlainCharges,
-};
 use crate::store::redis::client::reply_slot::ReplyReceiver;
-use crate::store::redis::client::server_time::ServerTimeSpan;
 use crate::store::redis::client::transport::ScriptCall;
 use crate::store::redis::script::library::Script;
 
 static SCRIPT: Script = Script { name: "count", text: String::new(), sha: String::new() };
 static REFUND: Script = Script { name: "refund", text: String::new(), sha: String::new() };
-/// Time of the server when the circuit breaker's clock is at zero: half a minute after a minute began.
-const SERVER: Micros = Micros(1_763_596_830_000_000);
-const MINUTE: Micros = Micros::from_secs(60);
-
-/// Returns the value of a counter with `count` hits in the minute of [`SERVER`].
-fn stored(count: i64) -> Value {
-    Value::Int(i64::try_from(SERVER.0 / MINUTE.0 % 900_000_000).unwrap() * 10_000_000_000 + count)
-}
-
 /// Connection whose commands and replies the test passes by hand.
 struct Bench {
     connection: Connection,
@@ -67,20 +53,12 @@ impl Bench {
             signal,
             ready: Arc::default(),
             load: Arc::default(),
-            server_time_expiry: Arc::default(),
             meter: LoadMeter::default(),
             stats,
             refresh_needed,
             breaker: Some(Arc::new(breaker)),
         };
         Bench { connection, outstanding: OutstandingCommands::default(), time }
-    }
-
-    /// Creates a bench that knows the server's time, so that plain charges may be written.
-    fn with_server_time() -> Bench {
-        let mut bench = Bench::new();
-        bench.outstanding.server_time.record(SERVER, Micros(0), Micros(0));
-        bench
     }
 
     fn set_time(&self, micros: u64) {
@@ -94,14 +72,7 @@ impl Bench {
     }
 
     fn add_call(&mut self, key: &str) -> ReplyReceiver {
-        let (command, reply) = PendingCommand::new(NodeCommand::script(call(&SCRIPT, key)), false);
-        self.add(command);
-        reply
-    }
-
-    fn add_charges(&mut self, counters: &[u128]) -> ReplyReceiver {
-        let charges: PlainCharges = counters.iter().map(|counter| charge(*counter)).collect();
-        let (command, reply) = PendingCommand::new(NodeCommand::Charges(charges), false);
+        let (command, reply) = PendingCommand::new(call(&SCRIPT, key).into(), false);
         self.add(command);
         reply
     }
@@ -153,12 +124,6 @@ fn call(script: &'static Script, key: &str) -> ScriptCall {
     ScriptCall { script, command, slot: Some(7), deadline: None }
 }
 
-fn charge(counter: u128) -> PlainCharge {
-    let key = format!("tg1w:{{{counter}}}").into_bytes().into();
-    let (counter, capacity, window_length) = (counter.into(), 10, MINUTE);
-    PlainCharge { counter, key, cost: 1, capacity, window_length, slot: None }
-}
-
 /// Returns the names of the commands in a write.
 fn names(batch: &InFlightBatch) -> Vec<String> {
     let name = |command: &Cmd| match command.args_iter().next() {
@@ -184,27 +149,11 @@ fn value(reply: ReplyReceiver) -> Value {
     }
 }
 
-fn charged(reply: ReplyReceiver) -> ChargeReplies {
-    match reply.take() {
-        Some(CommandReply::Charged(replies)) => replies,
-        other => panic!("{other:?}"),
-    }
-}
-
 fn failure(reply: ReplyReceiver) -> SendError {
     match reply.take() {
         Some(CommandReply::Failed(error)) => error,
         other => panic!("{other:?}"),
     }
-}
-
-/// Returns the counts and the bounds on the server's time of charges that passed.
-fn passed(replies: &[ChargeReply]) -> Vec<(u64, ServerTimeSpan)> {
-    let passed = |reply: &ChargeReply| match reply {
-        ChargeReply::Passed(charge) => (charge.count, charge.span),
-        ChargeReply::Undecided(_) | ChargeReply::Unknown => panic!("{reply:?}"),
-    };
-    replies.iter().map(passed).collect()
 }
 
 #[test]
@@ -214,7 +163,7 @@ fn a_write_holds_at_most_128_commands_and_ends_at_16_kib() {
     assert_eq!(bench.write().commands.len(), 128);
     assert_eq!(bench.write().commands.len(), 2);
     let stats = &bench.connection.stats;
-    assert_eq!((stats.writes.get(), stats.calls.get(), stats.plain_calls.get()), (2, 130, 0));
+    assert_eq!((stats.writes.get(), stats.calls.get()), (2, 130));
     assert_eq!(stats.write_sizes.snapshot().sum, 130);
     drop(replies);
 
@@ -235,8 +184,7 @@ fn a_call_that_nobody_waits_for_or_that_cannot_be_answered_in_time_is_not_writte
     meter.record(load, Micros(8_000), Micros(10_000), 1);
     bench.set_time(10_000);
     let mut add = |script: &'static Script, deadline: u64| {
-        let (mut command, reply) =
-            PendingCommand::new(NodeCommand::script(call(script, "key")), false);
+        let (mut command, reply) = PendingCommand::new(call(script, "key").into(), false);
         command.deadline = Micros(deadline);
         bench.add(command);
         reply
@@ -253,57 +201,6 @@ fn a_call_that_nobody_waits_for_or_that_cannot_be_answered_in_time_is_not_writte
     assert_eq!(bench.reply(batch, [Value::Int(1), Value::Int(2)]), Ok(()));
     assert_eq!(value(in_time), Value::Int(1));
     assert_eq!(bench.load(), 0);
-}
-
-#[test]
-fn plain_charges_are_written_only_while_the_servers_time_is_known() {
-    let mut bench = Bench::new();
-    let unknown = bench.add_charges(&[1]);
-    assert!(bench.connection.write_batch(&mut bench.outstanding).is_none());
-    assert_eq!(failure(unknown), SendError::not_executed(SendErrorKind::UnknownTime));
-    assert_eq!(bench.load(), 0);
-
-    bench.outstanding.server_time.record(SERVER, Micros(1_000), Micros(1_400));
-    bench.set_time(2_000);
-    let (both, script) = (bench.add_charges(&[2, 1]), bench.add_call("key"));
-    let batch = bench.write();
-    assert_eq!(names(&batch), ["EVALSHA", "INCRBY", "INCRBY", "EXPIRE", "EXPIRE"]);
-    let stats = Arc::clone(&bench.connection.stats);
-    assert_eq!((stats.writes.get(), stats.calls.get(), stats.plain_calls.get()), (1, 2, 1));
-    bench.set_time(2_500);
-    let replies = [Value::Int(9), stored(7), stored(8), Value::Int(1), Value::Int(1)];
-    assert_eq!(bench.reply(batch, replies), Ok(()));
-    assert_eq!(value(script), Value::Int(9));
-    // The script ran 600 to 1,000 us before the charges were written; 1 ms of drift on each side.
-    let (earliest, latest) = (Micros(SERVER.0 + 600 - 1_000), Micros(SERVER.0 + 1_500 + 1_000));
-    let span = ServerTimeSpan { earliest, latest, is_certain: true };
-    assert_eq!(passed(&charged(both)), [(7, span), (8, span)]);
-    assert_eq!((stats.answers.get(), stats.round_trips.snapshot().sum), (2, 500));
-    assert_eq!(bench.load(), 0);
-}
-
-#[test]
-fn a_charge_above_its_limit_is_refunded_by_the_next_write_even_if_its_caller_has_left() {
-    for leaves in [false, true] {
-        let mut bench = Bench::with_server_time();
-        let reply = bench.add_charges(&[1, 2]);
-        let batch = bench.write();
-        let reply = (!leaves).then_some(reply);
-        let replies = [stored(10), stored(11), Value::Int(1), Value::Int(1)];
-        assert_eq!(bench.reply(batch, replies), Ok(()));
-        assert_eq!(bench.load(), 1);
-        let refund = bench.write();
-        assert_eq!(names(&refund), ["EVALSHA"]);
-        let commands = refund.pipeline.cmd_iter().last().unwrap().args_iter();
-        let keys: Vec<_> = commands.skip(3).take(2).collect();
-        assert_eq!(keys, [Arg::Simple(&b"tg1w:{1}"[..]), Arg::Simple(&b"tg1w:{2}"[..])]);
-        assert!(reply.as_ref().is_none_or(|reply| reply.take().is_none()), "not refunded yet");
-        assert_eq!(bench.reply(refund, [Value::Int(2)]), Ok(()));
-        let Some(reply) = reply else { continue };
-        let undecided = |reply: &ChargeReply| matches!(reply, ChargeReply::Undecided(Some(_)));
-        assert!(charged(reply).iter().all(undecided));
-        assert_eq!(bench.load(), 0);
-    }
 }
 
 #[test]
@@ -328,24 +225,16 @@ fn a_call_whose_script_is_missing_is_sent_again_three_times() {
 
 #[test]
 fn each_reply_of_a_write_goes_to_its_own_command() {
-    let mut bench = Bench::with_server_time();
-    let (command, asking) = PendingCommand::new(NodeCommand::script(call(&SCRIPT, "a")), true);
+    let mut bench = Bench::new();
+    let (command, asking) = PendingCommand::new(call(&SCRIPT, "a").into(), true);
     bench.add(command);
-    let (both, missing) = (bench.add_charges(&[1, 2]), bench.add_call("b"));
-    let other = bench.add_call("c");
+    let (missing, other) = (bench.add_call("b"), bench.add_call("c"));
     let batch = bench.write();
-    assert_eq!(
-        names(&batch),
-        ["ASKING", "EVALSHA", "EVALSHA", "EVALSHA", "INCRBY", "INCRBY", "EXPIRE", "EXPIRE"]
-    );
+    assert_eq!(names(&batch), ["ASKING", "EVALSHA", "EVALSHA", "EVALSHA"]);
     let noscript = || error("NOSCRIPT No matching script.");
     let int = Value::Int;
-    let replies =
-        [Value::Okay, int(7), noscript(), noscript(), stored(1), stored(2), int(1), int(1)];
-    assert_eq!(bench.reply(batch, replies), Ok(()));
+    assert_eq!(bench.reply(batch, [Value::Okay, int(7), noscript(), noscript()]), Ok(()));
     assert_eq!(value(asking), Value::Int(7));
-    let counts: Vec<u64> = passed(&charged(both)).iter().map(|(count, _)| *count).collect();
-    assert_eq!(counts, [1, 2]);
 
     let batch = bench.write();
     assert_eq!(names(&batch), ["SCRIPT", "EVALSHA", "EVALSHA"], "it is loaded once");
@@ -380,31 +269,6 @@ fn a_redirected_call_is_returned_to_its_caller_and_counted() {
 }
 
 #[test]
-fn a_redirected_plain_charge_is_counted_and_requests_a_refresh() {
-    let mut bench = Bench::with_server_time();
-    let reply = bench.add_charges(&[1]);
-    let batch = bench.write();
-    assert!(!bench.is_refresh_needed());
-    let moved = || error("MOVED 7 10.0.0.2:6379");
-    assert_eq!(bench.reply(batch, [moved(), moved()]), Ok(()));
-    assert_eq!(charged(reply)[..], [ChargeReply::Undecided(None)]);
-    let stats = &bench.connection.stats;
-    assert_eq!((stats.moved.get(), stats.errors.get()), (1, 0));
-    assert!(bench.is_refresh_needed());
-}
-
-#[test]
-fn loading_in_reply_to_a_plain_charge_requests_a_refresh_and_keeps_the_connection() {
-    let mut bench = Bench::with_server_time();
-    let reply = bench.add_charges(&[1]);
-    let batch = bench.write();
-    let loading = || error("LOADING data");
-    assert_eq!(bench.reply(batch, [loading(), loading()]), Ok(()));
-    assert_eq!(charged(reply)[..], [ChargeReply::Undecided(None)]);
-    assert!(bench.is_refresh_needed());
-}
-
-#[test]
 fn the_connection_to_a_server_that_became_a_replica_is_closed() {
     let readonly = || error("READONLY You can't write against a read only replica.");
     let failed = SendError::not_executed(SendErrorKind::LoadingOrReplica);
@@ -416,13 +280,6 @@ fn the_connection_to_a_server_that_became_a_replica_is_closed() {
     assert_eq!((failure(first), value(second)), (failed, Value::Int(1)));
     assert_eq!(bench.connection.stats.errors.get(), 1);
     assert!(bench.is_refresh_needed());
-
-    let mut bench = Bench::with_server_time();
-    let reply = bench.add_charges(&[1]);
-    let batch = bench.write();
-    assert_eq!(bench.reply(batch, [readonly(), readonly()]), Err(CloseReason::Demoted));
-    assert_eq!(charged(reply)[..], [ChargeReply::Undecided(None)]);
-    assert_eq!(bench.connection.stats.errors.get(), 1);
 }
 
 #[test]
@@ -434,14 +291,6 @@ fn a_breaker_opens_if_half_of_the_replies_say_that_the_node_cannot_serve() {
         let batch = bench.write();
         assert_eq!(bench.reply(batch, (0..20).map(reply).collect::<Vec<_>>()), Ok(()));
         assert_eq!(bench.is_breaker_open(), opens, "{errors} script calls");
-        drop(callers);
-
-        let mut bench = Bench::with_server_time();
-        let callers: Vec<_> = (0..20).map(|counter| bench.add_charges(&[counter])).collect();
-        let batch = bench.write();
-        // The replies to EXPIRE follow.
-        let _result = bench.reply(batch, (0..40).map(reply).collect::<Vec<_>>());
-        assert_eq!(bench.is_breaker_open(), opens, "{errors} plain charges");
         drop(callers);
     }
 }
@@ -477,33 +326,10 @@ fn an_opened_breaker_leaves_written_calls_unknown_and_rejects_the_others() {
     let written = bench.add_call("a");
     let batch = bench.write();
     let queued = bench.add_call("b");
-    bench.connection.server_time_expiry.set(Micros(5));
     bench.abandon(CloseReason::BreakerOpened);
     assert_eq!(failure(queued), SendError::not_executed(SendErrorKind::BreakerOpen));
     assert_eq!((bench.connection.stats.unknown.get(), bench.load()), (1, 0));
-    assert!(!bench.connection.server_time_expiry.is_known_at(Micros(5)));
     drop((batch, written));
-}
-
-#[test]
-fn a_denied_command_of_a_plain_charge_stops_plain_charges() {
-    for (replies, is_known) in [
-        ([Value::Int(1), Value::Int(1)], true),
-        ([Value::Int(1), error("MOVED 7 10.0.0.2:6379")], true),
-        ([Value::Int(1), error("NOPERM no permissions")], false),
-        ([error("NOPERM no permissions"), Value::Int(0)], false),
-    ] {
-        let mut bench = Bench::with_server_time();
-        bench.connection.server_time_expiry.set(Micros(5));
-        let reply = bench.add_charges(&[1]);
-        let batch = bench.write();
-        let text = format!("{replies:?}");
-        assert_eq!(bench.reply(batch, replies), Ok(()));
-        assert_eq!(bench.outstanding.server_time.is_known_at(Micros(5)), is_known, "{text}");
-        let expiry = &bench.connection.server_time_expiry;
-        assert_eq!(expiry.is_known_at(Micros(5)), is_known, "{text}");
-        drop(reply);
-    }
 }
 
 #[test]

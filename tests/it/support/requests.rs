@@ -1,0 +1,27 @@
+//! Script calls as requests to a transport, and their replies.
+
+use redis::Value;
+use tidegate::store::redis::client::transport::{
+    CallReply, NodeRequest, NodeRequests, PendingCall, ScriptCall, SendError, Transport,
+};
+
+/// Sends script calls in one round trip, and waits for the value of each.
+pub async fn send(
+    transport: &impl Transport,
+    calls: impl IntoIterator<Item = ScriptCall>,
+) -> Vec<Result<Value, SendError>> {
+    let requests: NodeRequests = calls.into_iter().map(NodeRequest::from).collect();
+    transport.send(requests).await.into_iter().map(|reply| reply.map(value)).collect()
+}
+
+pub fn value(reply: CallReply) -> Value {
+    match reply {
+        CallReply::Script(value) => value,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A request that has its reply.
+pub fn ready(reply: Result<Value, SendError>) -> PendingCall {
+    PendingCall::ready(reply.map(CallReply::Script))
+}
