@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tidegate::domain::{Answers, Check, Verdict};
+use tidegate::domain::{Algorithm, Answers, Check, Verdict};
 use tidegate::store::Store;
 
 use super::each_await::{Bench, Caller, paused, poll_as, settle};
@@ -70,7 +70,14 @@ fn try_sequence(bench: &Bench, seed: u64, counters: &[Check<'_>]) {
         let total = |each: &[u64]| each.iter().sum::<u64>();
         let charged = total(&after) - total(&before);
         let expected = total(&heard) + bench.unheard() - unheard;
-        assert_eq!(charged, expected, "seed {seed}: {before:?} {after:?} {heard:?}");
+        // A bucket keeps what may have refilled until a refund: less than a hit, but it shows as one.
+        // A call costs more than all of these hits.
+        let is_bucket = |check: &&Check<'_>| matches!(check.limit.algorithm, Algorithm::Bucket(_));
+        let most = expected + counters.iter().filter(is_bucket).count() as u64;
+        assert!(
+            (expected..=most).contains(&charged),
+            "seed {seed}: {charged} of {expected}: {before:?} {after:?} {heard:?}"
+        );
         for ((before, after), heard) in before.iter().zip(&after).zip(&heard) {
             assert!(after - before >= *heard, "seed {seed}: hits were lost");
         }
@@ -79,16 +86,14 @@ fn try_sequence(bench: &Bench, seed: u64, counters: &[Check<'_>]) {
 
 #[test]
 fn no_hit_of_many_calls_at_once_is_lost() {
-    for (which, (is_cluster, has_plain)) in
-        [(false, false), (false, true), (true, false), (true, true)].into_iter().enumerate()
-    {
-        let bench = Bench::new(is_cluster, has_plain);
+    for is_cluster in [false, true] {
+        let bench = Bench::new(is_cluster);
         let long = 1_000_000 * SECOND;
-        let limits = [window(1_000, long), window(9, long), bucket(1_000, HOUR)];
+        let limits = [window(1_000, long), window(40, long), bucket(1_000, HOUR)];
         for seed in 1..=times(40, 2_000) {
-            let seed = 10_000 * which as u64 + seed;
+            let seed = 10_000 * u64::from(is_cluster) + seed;
             let counters: Vec<Check<'_>> = (0..6)
-                .map(|n| take(key(seed << 8 | n), &limits[n as usize % limits.len()], 1 + n % 3))
+                .map(|n| take(key(seed << 8 | n), &limits[n as usize % limits.len()], 4 + n % 3))
                 .collect();
             try_sequence(&bench, seed, &counters);
         }
@@ -99,7 +104,7 @@ fn no_hit_of_many_calls_at_once_is_lost() {
 /// has charged for them stands.
 #[test]
 fn prepaid_hits_of_calls_that_the_fallback_admits_stay_charged() {
-    let bench = Bench::new(true, false);
+    let bench = Bench::new(true);
     let long = 1_000_000 * SECOND;
     let limits = [prepaid(&window(100_000, long)), window(100_000, long)];
     // In different slots, and the second one fails whenever both are asked.
@@ -136,7 +141,7 @@ fn prepaid_hits_of_calls_that_the_fallback_admits_stay_charged() {
 #[test]
 fn no_prepaid_hit_of_a_caller_that_leaves_is_lost() {
     for is_cluster in [false, true] {
-        let bench = Bench::new(is_cluster, false);
+        let bench = Bench::new(is_cluster);
         let limits =
             [prepaid(&window(100_000, 1_000_000 * SECOND)), window(100_000, 1_000_000 * SECOND)];
         let counters = [0, 1].map(|n| take(key(n), &limits[n as usize], 1));

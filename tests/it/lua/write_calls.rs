@@ -56,6 +56,13 @@ impl DrawnCall {
         })
         .collect()
     }
+
+    /// Whether the call is sent as one whose other checks another node decides. No part has quotas.
+    fn is_part(&self) -> bool {
+        let is_quota = |(.., role): &(_, _, _, Role)| matches!(role, Role::Quota(_));
+        let is_whole = self.checks.len() == 1 || self.checks.iter().any(is_quota);
+        self.accounting == Accounting::AllOrNothing && !is_whole
+    }
 }
 
 /// A way to send a sequence: under keys of its own, in writes of up to so many calls.
@@ -66,12 +73,12 @@ struct Way {
 }
 
 /// All ways but the first, which is one call a write.
-const OTHER_WAYS: [&str; 2] = ["some writes", "one write"];
+const OTHER_WAYS: [&str; 3] = ["some writes", "one write", "one write to a node of a cluster"];
 
 impl Way {
-    fn new((name, calls_max): (&str, u64)) -> Way {
+    fn new((name, calls_max, is_cluster): (&str, u64, bool)) -> Way {
         let prefix = Prefix::new(&format!("{name}:")).unwrap();
-        Way { encoder: Encoder::new(prefix.clone(), &STRICT, false), prefix, calls_max }
+        Way { encoder: Encoder::new(prefix.clone(), &STRICT, is_cluster), prefix, calls_max }
     }
 
     fn key(&self, key: CounterKey, letter: u8) -> Vec<u8> {
@@ -94,7 +101,9 @@ async fn batching_is_invisible() {
     }
     let variants = |n| (0..VARIANTS).map(|variant| limit_of(n, variant)).collect();
     let limits: Vec<Vec<Arc<Limit>>> = (0..COUNTERS).map(variants).collect();
-    let ways = [("one", 1), ("some", 7), ("all", u64::MAX)].map(Way::new);
+    let ways =
+        [("one", 1, false), ("some", 7, false), ("all", u64::MAX, false), ("node", u64::MAX, true)];
+    let ways = ways.map(Way::new);
     let mut tally = Tally::default();
     let first = number("TIDEGATE_SEED").unwrap_or(1);
     let seeds = proof::times(SEQUENCES, SEQUENCES_PROVED).div_ceil(SEQUENCES_PER_SEED);
@@ -255,7 +264,11 @@ fn send(
         } else {
             let drawn = &calls[one.start];
             let (checks, local_now) = (drawn.checks(), drawn.local_now);
-            let call = way.encoder.encode_call(&checks, drawn.accounting, Some(now), local_now);
+            let call = if drawn.is_part() {
+                way.encoder.encode_part(&checks, Some(now), local_now)
+            } else {
+                way.encoder.encode_call(&checks, drawn.accounting, Some(now), local_now)
+            };
             pipeline.add_command(call.command);
         }
     }
@@ -266,7 +279,11 @@ impl Sent {
     fn results(&self, reply: &Value, calls: &[DrawnCall], now: Micros) -> WriteResults {
         let calls = &calls[self.start..self.start + self.calls.len()];
         if let [drawn] = calls {
-            let reply = ScriptReply::decode(reply, &drawn.checks(), drawn.accounting);
+            let reply = if drawn.is_part() {
+                ScriptReply::decode_part(reply, &drawn.checks())
+            } else {
+                ScriptReply::decode(reply, &drawn.checks(), drawn.accounting)
+            };
             let result = match reply {
                 Ok(reply) => CallResult::Decided(reply),
                 Err(ReplyError::NoWindow) => CallResult::NoWindow,
@@ -278,7 +295,7 @@ impl Sent {
         let mut replay = Replay::new(&self.calls, reply).unwrap();
         for drawn in calls {
             let checks = drawn.checks();
-            replay.next(&call_of(drawn, &checks)).unwrap();
+            replay.next(&call_of(drawn, &checks), drawn.is_part()).unwrap();
         }
         replay.finish().unwrap()
     }
