@@ -1,7 +1,7 @@
 //! Counter store of the service and the library: either the memory store, or Redis with the memory
 //! store as its fallback.
 //!
-//! Not here: the wrappers of the Redis store (`redis_stack`).
+//! Not here: the stack with the Redis store (`redis_stack`).
 
 #[cfg(feature = "redis")]
 use std::pin::pin;
@@ -52,7 +52,7 @@ impl AnyStore {
     pub(crate) fn retire_policy(&self) {
         #[cfg(feature = "redis")]
         if let Some(redis) = self.redis() {
-            redis.remote().retire_policy();
+            redis.retire_policy();
         }
     }
 

@@ -1,6 +1,6 @@
 //! Options of a limiter with counters in Redis: addresses, credentials, TLS, timeouts.
 //!
-//! Not here: the client (`store::redis::client`), the wrappers of the store (`redis_stack`).
+//! Not here: the client (`store::redis::client`), the stack with the store (`redis_stack`).
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -12,6 +12,7 @@ use super::redis_stack::RedisStackConfig;
 use crate::clock::Clock;
 use crate::policy::Secret;
 use crate::resilience::deadline::BUDGET_DEFAULT;
+use crate::resilience::stack::StackConfig;
 use crate::store::redis::client::config::{
     Address, Auth, MonotonicClock, Password, RedisConfig, Tls, TopologyConfig,
 };
@@ -209,9 +210,11 @@ impl RedisOptions {
             ..RedisConfig::with_budget(self.budget)
         };
         let stack = RedisStackConfig {
-            budget: self.budget,
-            replicas: self.replicas,
-            refusal_cache: true,
+            stack: StackConfig {
+                budget: self.budget,
+                replicas: self.replicas,
+                refusal_cache: true,
+            },
             keys_max,
         };
         let opened = AnyStore::open_redis(client, stack, clock);

@@ -1,17 +1,12 @@
-//! Redis store with all of its wrappers. The service and the library build it here, so that both
-//! use the same wrappers.
+//! Stack with the Redis store. The service and the library build it here, so that both use the same.
 //!
 //! Not here: the settings of the service (`app`), the options of the library (`redis_options`).
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::any_store::AnyStore;
 use crate::clock::Clock;
-use crate::resilience::deadline::Deadline;
-use crate::resilience::fallback::{Fallback, FallbackConfig};
-use crate::resilience::prepaid_hits::PrepaidHits;
-use crate::resilience::refusal_cache::RefusalCache;
+use crate::resilience::stack::{Stack, StackConfig};
 use crate::store::memory::MemoryStore;
 use crate::store::redis::RedisStore;
 use crate::store::redis::client::config::{RedisConfig, RedisConfigError};
@@ -19,27 +14,20 @@ use crate::store::redis::client::topology::RedisClient;
 use crate::store::redis::script::library::PRODUCTION;
 use crate::store::redis::store::TimeSource;
 
-/// Redis store with its wrappers, outermost first: fallback to the memory store, deadline, refusal
-/// cache, prepaid hits.
-pub(crate) type RedisStack =
-    Arc<Fallback<Deadline<RefusalCache<PrepaidHits<RedisStore<RedisClient>>>>, MemoryStore>>;
+/// Stack that calls Redis and falls back to the memory store.
+pub(crate) type RedisStack = Arc<Stack<RedisStore<RedisClient>, MemoryStore>>;
 
-/// Configuration of the wrappers of a [`RedisStack`].
+/// Configuration of a [`RedisStack`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RedisStackConfig {
-    /// Maximum time that a call waits for Redis.
-    pub(crate) budget: Duration,
-    /// Number of replicas that share the limits; at least 1. The maximum number of prepaid hits is
-    /// divided by this number. While Redis does not reply, each limit is divided by it, too.
-    pub(crate) replicas: u32,
-    /// Whether to use the refusal cache, which repeats recent refusals without a call to Redis.
-    pub(crate) refusal_cache: bool,
+    /// Configuration of the stack, whatever its store.
+    pub(crate) stack: StackConfig,
     /// Maximum number of counters in the memory store.
     pub(crate) keys_max: usize,
 }
 
 impl AnyStore {
-    /// Creates a Redis store with its wrappers. Connections are opened in the background, on the
+    /// Creates a stack with a Redis store. Connections are opened in the background, on the
     /// current tokio runtime or on the worker runtimes of `client`. `clock` measures outages.
     ///
     /// # Errors
@@ -53,15 +41,11 @@ impl AnyStore {
         let prefix = client.prefix.clone();
         let connections = RedisClient::open(client, PRODUCTION.all().to_vec())?;
         let store = RedisStore::new(connections, prefix, TimeSource::Server);
-        let prepaid = PrepaidHits::new(store, config.replicas, Clock::System);
-        let cached = RefusalCache::new(prepaid).enabled(config.refusal_cache);
-        let remote = Deadline::new(cached, config.budget, Clock::System);
         let local = MemoryStore::new(config.keys_max);
-        let fallback = FallbackConfig { replicas: config.replicas };
-        Ok(AnyStore::Redis(Fallback::new(remote, local, fallback, clock)))
+        Ok(AnyStore::Redis(Stack::new(store, local, config.stack, clock)))
     }
 
-    /// Returns the Redis store with its wrappers, or `None` if counters are in memory.
+    /// Returns the stack with the Redis store, or `None` if counters are in memory.
     pub(crate) fn redis(&self) -> Option<&RedisStack> {
         match self {
             AnyStore::Memory(_) => None,

@@ -19,180 +19,40 @@
 //! While the remote store may lack charges, because it lost its counters or because hits are charged
 //! afterwards, this replica's own charges also count (`with_own_charges`).
 //!
-//! Not here: detecting why the remote store does not respond (`store::redis::client`), the
-//! deadline of its calls (`deadline`).
+//! Not here: the calls to the remote store (`stack`), detecting why it does not respond
+//! (`store::redis::client`).
 
 mod with_own_charges;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
-use super::background_refunds::BackgroundRefunds;
-use super::late_charges::{LateCharge, LateCharges};
+use super::late_charges::LateCharge;
 use super::merge::{LocalChecks, MergeResult, merge};
-use super::missing_charges::MissingCharges;
-use super::outage::{FallbackReason, Outage, OutageTracker};
-use super::over_admission::OverAdmission;
-use super::own_charges::{self, OwnCharges};
-use super::replica_limits::{ReplicaLimit, ReplicaLimits};
-use super::store_override::StoreOverride;
-use crate::clock::Clock;
+use super::outage::FallbackReason;
+use super::own_charges;
+use super::replica_limits::ReplicaLimit;
+use super::stack::Stack;
 use crate::domain::{
-    Accounting, Answer, Answers, Call, Check, ExecutionStatus, Fraction, Hits, LateFate, Micros,
-    Op, OwnedCall, Receipt, Role, Source, Verdict,
+    Accounting, Answer, Answers, Call, Check, ExecutionStatus, Hits, LateFate, Micros, Op,
+    OwnedCall, Receipt, Role, Source, Verdict,
 };
-use crate::store::delivery::{Caller, UnheardHits, run_in_task, unanswered};
-use crate::store::owned_tasks::OwnedTasks;
-use crate::store::{LocalStore, SharedStore, Store};
+use crate::store::delivery::{Caller, run_in_task, unanswered};
+use crate::store::{LocalStore, Store};
 
 /// Answer to a check that was not sent to the remote store.
 const NOT_EXECUTED: Answer = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
 
-/// Configuration of [`Fallback`].
-#[derive(Clone, Copy, Debug)]
-pub struct FallbackConfig {
-    /// Number of replicas that share the limits; at least 1. In an outage, each replica enforces
-    /// its share of every limit.
-    pub replicas: u32,
-}
-
-impl Default for FallbackConfig {
-    fn default() -> Self {
-        FallbackConfig { replicas: 1 }
-    }
-}
-
-/// Statistics of the fallback, as totals since startup. [`OutageTracker`] counts the unanswered
-/// calls by reason.
-#[derive(Debug, Default)]
-pub struct FallbackStats {
-    /// Number of calls admitted although the remote store did not answer every check.
-    pub admitted: AtomicU64,
-    /// Number of hits that the remote store may not have charged, although their calls were
-    /// admitted. This is an upper bound on the hits admitted beyond the limits.
-    pub admitted_hits: AtomicU64,
-    /// Number of calls rejected although the remote store did not answer every check.
-    pub refused: AtomicU64,
-    /// Number of checks refused while the remote store may lack charges, because their hits and
-    /// the hits charged by this replica alone exceed the limit.
-    pub refused_by_own_charges: AtomicU64,
-    /// Number of calls that failed with an error, because the remote store did not answer a check
-    /// whose limit has `on_store_failure: error`.
-    pub unavailable: AtomicU64,
-    /// Number of charges refunded on the remote store, because their call was rejected or failed.
-    pub refunded: AtomicU64,
-    /// Number of charges whose refund was dropped because too many refunds were in progress. The
-    /// hits stay charged until their window ends or their bucket refills.
-    pub refunds_lost: AtomicU64,
-    /// Hits charged for calls whose callers had left, while own charges also counted.
-    pub unheard: UnheardHits,
-}
-
-/// Store that calls a remote store and falls back to a local store.
-#[derive(Debug)]
-pub struct Fallback<S, L> {
-    remote: Arc<S>,
-    local: L,
-    replica_limits: ReplicaLimits,
-    store_override: StoreOverride,
-    outages: OutageTracker,
-    stats: FallbackStats,
-    over_admission: OverAdmission,
-    missing_charges: MissingCharges,
-    own_charges: OwnCharges,
-    replicas: u32,
-    background_refunds: BackgroundRefunds,
-    late_charges: LateCharges,
-    /// Tasks that own calls.
-    tasks: OwnedTasks,
-}
-
-impl<S: Store, L: LocalStore> Fallback<S, L> {
-    /// Creates a store that calls `remote` first, and uses `local` for every check that `remote`
-    /// does not answer. `clock` measures the duration of outages. Shared with the tasks that own calls.
-    pub fn new(remote: S, local: L, config: FallbackConfig, clock: Clock) -> Arc<Self> {
-        let share = Fraction::one_of(config.replicas);
-        Arc::new(Fallback {
-            remote: Arc::new(remote),
-            local,
-            replica_limits: ReplicaLimits::new(share),
-            store_override: StoreOverride::default(),
-            outages: OutageTracker::new(clock),
-            stats: FallbackStats::default(),
-            over_admission: OverAdmission::default(),
-            missing_charges: MissingCharges::default(),
-            own_charges: OwnCharges::new(share),
-            replicas: config.replicas,
-            background_refunds: BackgroundRefunds::default(),
-            late_charges: LateCharges::default(),
-            tasks: OwnedTasks::default(),
-        })
-    }
-
-    /// Returns the remote store, which is called first.
-    pub fn remote(&self) -> &S {
-        &self.remote
-    }
-
-    /// Returns the local store, which decides the checks that the remote store does not answer.
-    pub fn local(&self) -> &L {
-        &self.local
-    }
-
-    /// Returns the override with which an operator can disable the remote store.
-    pub fn store_override(&self) -> &StoreOverride {
-        &self.store_override
-    }
-
-    /// Returns the tracker that counts unanswered calls and reports the current outage.
-    pub fn outages(&self) -> &OutageTracker {
-        &self.outages
-    }
-
-    /// Returns the configured number of replicas that share each limit.
-    pub fn replicas(&self) -> u32 {
-        self.replicas
-    }
-
-    /// Returns an upper bound on the number of hits that this replica has admitted beyond the
-    /// limits and that may still affect a limit. The remote store may not have charged these hits,
-    /// or may have charged and then lost them.
-    pub fn over_admitted_max(&self, now: Micros) -> u64 {
-        self.over_admission.update_hits_max(&self.stats.admitted_hits, now)
-    }
-
-    /// Returns the number of hits admitted locally since startup that were charged on the remote
-    /// store afterwards.
-    pub fn hits_charged_later(&self) -> u64 {
-        self.late_charges.charged()
-    }
-
-    /// Returns the fallback statistics. Their values change while the service runs.
-    pub fn stats(&self) -> &FallbackStats {
-        &self.stats
-    }
-
-    /// Sends the call to the remote store. Returns the answers and, if any check is unanswered, the
-    /// reason.
-    async fn call_remote(&self, call: &Call<'_>) -> (Answers, Option<FallbackReason>) {
-        if self.store_override.is_disabled() {
-            let each = vec![NOT_EXECUTED; call.checks.len()];
-            return (Answers::new(each, Source::Local), Some(FallbackReason::Rehearsed));
-        }
-        let answers = self.remote.apply(call).await;
-        let reason = fallback_reason(&answers);
-        (answers, reason)
-    }
-
+impl<S: Store, L: LocalStore> Stack<S, L> {
     /// Decides a call with [`apply_with_own_charges`](Self::apply_with_own_charges) in a task, so that
     /// the local charges of a call are not kept if its caller leaves.
-    async fn apply_in_task(self: &Arc<Self>, call: &Call<'_>) -> Answers {
-        let (fallback, owned) = (Arc::clone(self), OwnedCall::new(call));
+    pub(super) async fn apply_in_task(self: &Arc<Self>, call: &Call<'_>) -> Answers {
+        let (stack, owned) = (Arc::clone(self), OwnedCall::new(call));
         let work = |caller: Caller| async move {
             let checks = owned.checks();
-            let answers = fallback.apply_with_own_charges(&owned.to_call(&checks)).await;
+            let answers = stack.apply_with_own_charges(&owned.to_call(&checks)).await;
             caller.deliver(answers);
         };
         match run_in_task(&self.tasks, &self.stats.unheard, work).await {
@@ -200,33 +60,21 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             // The runtime of a library user has ended, so the local store decides.
             None => {
                 let answers = unanswered(call, ExecutionStatus::Unknown, Source::Redis);
-                let reason = fallback_reason(&answers);
-                self.complete_answers(call, answers, reason, &[])
+                self.settle(call, answers, &[])
             }
         }
     }
 
-    /// Records that the caller hears the answers: charges that arrive late stand, because the call was
-    /// admitted without them.
-    fn record_heard(mut answers: Answers) -> Answers {
-        if let Some(late) = answers.late.take() {
-            late.settle(LateFate::Keep);
-        }
-        answers
-    }
-
-    /// Returns the final answers to a call, given the remote store's answers. `reason` is the
-    /// reason why some answers are missing, or `None` if none are. For each check, `is_counted`
-    /// states whether this replica has already recorded the charge as its own. If the slice is
-    /// empty, this replica has recorded none of the charges.
-    fn complete_answers(
-        &self,
+    /// Returns the final answers to a call, given the remote store's answers. For each check,
+    /// `is_counted` states whether this replica has already recorded the charge as its own. If the
+    /// slice is empty, this replica has recorded none of the charges.
+    pub(super) fn settle(
+        self: &Arc<Self>,
         call: &Call<'_>,
         answers: Answers,
-        reason: Option<FallbackReason>,
         is_counted: &[bool],
     ) -> Answers {
-        if let Some(reason) = reason {
+        if let Some(reason) = fallback_reason(&answers) {
             return self.fall_back(call, answers, reason, is_counted);
         }
         self.outages.record_success(call.now);
@@ -324,7 +172,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     /// Returns the final answers to a call with at least one check that the remote store did not
     /// answer.
     fn fall_back(
-        &self,
+        self: &Arc<Self>,
         call: &Call<'_>,
         mut answers: Answers,
         reason: FallbackReason,
@@ -389,7 +237,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     /// final answers to the call. Concurrency slots are not charged later, because the caller may
     /// have released them by then.
     fn charge_later(
-        &self,
+        self: &Arc<Self>,
         call: &Call<'_>,
         answers: &[Answer],
         is_unsent: &[bool],
@@ -408,17 +256,17 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             let limit = Arc::clone(check.limit);
             is_charged.then_some(LateCharge { key: check.key, limit, hits, role: check.role })
         });
-        self.late_charges.add(&self.remote, charges, call.now);
+        self.add_late_charges(charges, call.now);
     }
 
     /// Refunds charges on the remote store in a background task, so that the caller does not wait
     /// for the refund.
-    fn refund_in_background(&self, receipts: Vec<Receipt>) {
+    fn refund_in_background(self: &Arc<Self>, receipts: Vec<Receipt>) {
         if receipts.is_empty() {
             return;
         }
-        let (many, remote) = (receipts.len() as u64, Arc::clone(&self.remote));
-        let refund = async move { remote.refund(&receipts).await };
+        let (many, stack) = (receipts.len() as u64, Arc::clone(self));
+        let refund = async move { stack.refund(&receipts).await };
         let counter = match self.background_refunds.start(refund) {
             true => &self.stats.refunded,
             false => &self.stats.refunds_lost,
@@ -435,62 +283,14 @@ fn fallback_reason(answers: &Answers) -> Option<FallbackReason> {
         Answer::Unanswered { executed: ExecutionStatus::NotExecuted } => {
             Some(match answers.source {
                 Source::Shed => FallbackReason::Shed,
-                _ => FallbackReason::Unreachable,
+                // An operator has disabled the store.
+                Source::Local => FallbackReason::Rehearsed,
+                Source::Memory | Source::Redis | Source::Cached | Source::Policy => {
+                    FallbackReason::Unreachable
+                }
             })
         }
         Answer::Decided(_) | Answer::NotAsked | Answer::LastKnown { .. } => None,
     });
     reasons.max_by_key(|reason| *reason as u8)
-}
-
-impl<S: SharedStore, L: LocalStore> Fallback<S, L> {
-    /// Updates the current outage, if a second has passed since a call last did, so that its start
-    /// and its end are logged even if nobody calls [`outage`](Self::outage). Costs an atomic load
-    /// otherwise.
-    pub(crate) fn update_outage(&self, now: Micros) {
-        if self.outages.claim_update(now) {
-            self.outage(now);
-        }
-    }
-
-    /// Returns the current outage, or `None` if there is none. Also logs the start and the end of
-    /// outages. Calls do so, too; without calls, nobody learns of an outage unless this is called.
-    pub fn outage(&self, now: Micros) -> Option<Outage> {
-        self.record_new_losses(now);
-        self.over_admission.expire_charges(now);
-        self.over_admitted_max(now);
-        let unavailable = if self.store_override.is_disabled() {
-            Some(FallbackReason::Rehearsed)
-        } else {
-            (!self.remote.is_available()).then_some(FallbackReason::Unreachable)
-        };
-        self.outages.update(now, unavailable)
-    }
-
-    /// Waits until the background tasks of this wrapper and of the remote store have ended. Called
-    /// only at shutdown, after the last call.
-    pub async fn wait_until_idle(&self) {
-        self.tasks.wait_until_done().await;
-        self.background_refunds.wait_until_done().await;
-        self.late_charges.wait_until_done().await;
-        self.remote.wait_until_idle().await;
-    }
-}
-
-impl<S: Store, L: LocalStore> Store for Arc<Fallback<S, L>> {
-    async fn apply(&self, call: &Call<'_>) -> Answers {
-        self.record_new_losses(call.now);
-        if self.may_lack_charges(call) {
-            // Boxed, so that the future of all other calls stays small.
-            return Fallback::<S, L>::record_heard(Box::pin(self.apply_in_task(call)).await);
-        }
-        let (answers, reason) = self.call_remote(call).await;
-        Fallback::<S, L>::record_heard(self.complete_answers(call, answers, reason, &[]))
-    }
-
-    /// Refunds charges only on the remote store. The local store keeps counting the refunded hits
-    /// until their window ends or their bucket refills.
-    async fn refund(&self, receipts: &[Receipt]) {
-        self.remote.refund(receipts).await;
-    }
 }

@@ -15,12 +15,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::runtime::Handle;
 
+use super::stack::Stack;
 use crate::domain::{
     Accounting, Answer, Call, Check, CounterKey, Hits, LateFate, Limit, Micros, Op, Outcome, Role,
     Verdict,
 };
-use crate::store::Store;
 use crate::store::owned_tasks::OwnedTasks;
+use crate::store::{LocalStore, Store};
 
 /// Maximum number of counters whose charges wait; charges to further counters are dropped. This is
 /// also the maximum number of checks in one background call.
@@ -45,15 +46,10 @@ impl LateCharge {
 /// Charges that wait for the background task, and the task's statistics.
 #[derive(Debug, Default)]
 pub(super) struct LateCharges {
-    shared: Arc<SharedState>,
-    tasks: OwnedTasks,
-}
-
-#[derive(Debug, Default)]
-struct SharedState {
     /// Locked only by calls that were not sent and by the background task, and never across an await.
     queue: Mutex<Queue>,
     charged: AtomicU64,
+    tasks: OwnedTasks,
 }
 
 #[derive(Debug, Default)]
@@ -67,19 +63,18 @@ struct Queue {
 
 /// Guard of the background task. If the task's runtime ends before the task, lets the next charge
 /// start another task. `None` once the task has ended by itself.
-#[derive(Debug)]
-struct Sending(Option<Arc<SharedState>>);
+struct Sending<S, L>(Option<Arc<Stack<S, L>>>);
 
-impl Sending {
+impl<S, L> Sending<S, L> {
     fn disarm(&mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Sending {
+impl<S, L> Drop for Sending<S, L> {
     fn drop(&mut self) {
-        if let Some(shared) = &self.0 {
-            shared.lock_queue().is_sending = false;
+        if let Some(stack) = &self.0 {
+            stack.late_charges.lock_queue().is_sending = false;
         }
     }
 }
@@ -87,21 +82,40 @@ impl Drop for Sending {
 impl LateCharges {
     /// Returns the number of hits charged since startup.
     pub(super) fn charged(&self) -> u64 {
-        self.shared.charged.load(Ordering::Relaxed)
+        self.charged.load(Ordering::Relaxed)
     }
 
-    /// Charges hits to counters of `store` in a background task. Drops a charge if
+    /// Waits until no charge waits or is in flight.
+    pub(super) async fn wait_until_done(&self) {
+        self.tasks.wait_until_done().await;
+    }
+
+    fn lock_queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes all waiting charges out of the queue. If there are none, records that the background
+    /// task ends.
+    fn take_waiting(&self) -> (Vec<LateCharge>, Micros) {
+        let mut queue = self.lock_queue();
+        let waiting = std::mem::take(&mut queue.waiting);
+        queue.is_sending = !waiting.is_empty();
+        (waiting, queue.now)
+    }
+}
+
+impl<S: Store, L: LocalStore> Stack<S, L> {
+    /// Charges hits to counters of the remote store in a background task. Drops a charge if
     /// [`COUNTERS_MAX`] other counters wait, and all charges if there is no tokio runtime.
-    pub(super) fn add<S: Store>(
-        &self,
-        store: &Arc<S>,
+    pub(super) fn add_late_charges(
+        self: &Arc<Self>,
         charges: impl IntoIterator<Item = LateCharge>,
         now: Micros,
     ) {
         if Handle::try_current().is_err() {
             return;
         }
-        let mut queue = self.shared.lock_queue();
+        let mut queue = self.late_charges.lock_queue();
         for charge in charges {
             queue.push(charge);
         }
@@ -110,18 +124,37 @@ impl LateCharges {
             return;
         }
         queue.is_sending = true;
-        let (shared, store) = (Arc::clone(&self.shared), Arc::clone(store));
-        let mut sending = Sending(Some(Arc::clone(&shared)));
-        self.tasks.spawn(async move {
-            shared.send_waiting(&*store).await;
+        let stack = Arc::clone(self);
+        let mut sending = Sending(Some(Arc::clone(self)));
+        self.late_charges.tasks.spawn(async move {
+            stack.send_late_charges().await;
             // The task has recorded its end itself, and the next one may have begun.
             sending.disarm();
         });
     }
 
-    /// Waits until no charge waits or is in flight.
-    pub(super) async fn wait_until_done(&self) {
-        self.tasks.wait_until_done().await;
+    /// Sends all waiting charges, including those that are added in the meantime.
+    async fn send_late_charges(&self) {
+        loop {
+            let (charges, now) = self.late_charges.take_waiting();
+            if charges.is_empty() {
+                return;
+            }
+            let checks: Vec<Check<'_>> = charges.iter().map(LateCharge::to_check).collect();
+            let accounting = Accounting::Independent;
+            let call = Call { checks: &checks, accounting, now, deadline: None };
+            let answers = self.decide(&call).await;
+            if let Some(late) = answers.late {
+                late.settle(LateFate::Keep);
+            }
+            for (charge, answer) in charges.iter().zip(answers.each) {
+                let Answer::Decided(outcome) = answer else { continue };
+                self.late_charges.charged.fetch_add(outcome.charged.0, Ordering::Relaxed);
+                if let Some(rest) = rest_of(charge, &outcome) {
+                    self.late_charges.lock_queue().push(rest);
+                }
+            }
+        }
     }
 }
 
@@ -141,45 +174,6 @@ impl Queue {
     }
 }
 
-impl SharedState {
-    fn lock_queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes all waiting charges out of the queue. If there are none, records that the background
-    /// task ends.
-    fn take_waiting(&self) -> (Vec<LateCharge>, Micros) {
-        let mut queue = self.lock_queue();
-        let waiting = std::mem::take(&mut queue.waiting);
-        queue.is_sending = !waiting.is_empty();
-        (waiting, queue.now)
-    }
-
-    /// Sends all waiting charges, including those that are added in the meantime.
-    async fn send_waiting(&self, store: &impl Store) {
-        loop {
-            let (charges, now) = self.take_waiting();
-            if charges.is_empty() {
-                return;
-            }
-            let checks: Vec<Check<'_>> = charges.iter().map(LateCharge::to_check).collect();
-            let accounting = Accounting::Independent;
-            let call = Call { checks: &checks, accounting, now, deadline: None };
-            let answers = store.apply_in_background(&call).await;
-            if let Some(late) = answers.late {
-                late.settle(LateFate::Keep);
-            }
-            for (charge, answer) in charges.iter().zip(answers.each) {
-                let Answer::Decided(outcome) = answer else { continue };
-                self.charged.fetch_add(outcome.charged.0, Ordering::Relaxed);
-                if let Some(rest) = rest_of(charge, &outcome) {
-                    self.lock_queue().push(rest);
-                }
-            }
-        }
-    }
-}
-
 /// Returns the charge that fills the counter, if the whole charge was refused because it exceeds
 /// the hits available.
 fn rest_of(charge: &LateCharge, outcome: &Outcome) -> Option<LateCharge> {
@@ -194,8 +188,10 @@ fn rest_of(charge: &LateCharge, outcome: &Outcome) -> Option<LateCharge> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Clock;
     use crate::domain::fixtures::fixed_window;
     use crate::domain::{Answers, Receipt};
+    use crate::resilience::stack::StackConfig;
 
     /// Store that never answers, and counts the calls.
     #[derive(Debug, Default)]
@@ -210,18 +206,29 @@ mod tests {
         async fn refund(&self, _: &[Receipt]) {}
     }
 
+    impl LocalStore for SilentStore {
+        fn decide(&self, _: &Call<'_>) -> Vec<Answer> {
+            panic!("only the remote store is asked")
+        }
+
+        fn decide_one(&self, _: &Check<'_>, _: Micros) -> Outcome {
+            panic!("only the remote store is asked")
+        }
+    }
+
     #[test]
     fn charges_after_the_end_of_a_runtime_are_sent_on_the_next() {
-        let (store, charges) = (Arc::new(SilentStore::default()), LateCharges::default());
+        let [remote, local] = [(), ()].map(|()| SilentStore::default());
+        let stack = Stack::new(remote, local, StackConfig::default(), Clock::System);
         let limit = Arc::new(fixed_window(10, Micros::SECOND));
         for sent in 1..=3 {
             // Dropped at the end of the loop's body, with the task that waits for the store.
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             runtime.block_on(async {
-                charges.add(&store, [charge(sent, &limit)], Micros::ZERO);
+                stack.add_late_charges([charge(sent, &limit)], Micros::ZERO);
                 tokio::task::yield_now().await;
             });
-            assert_eq!(u128::from(store.0.load(Ordering::Relaxed)), sent);
+            assert_eq!(u128::from(stack.remote().0.load(Ordering::Relaxed)), sent);
         }
     }
 

@@ -1,16 +1,16 @@
-//! Layers between the decider and a store that may be slow or unavailable. [`deadline`],
-//! [`refusal_cache`], [`prepaid_hits`] and [`fallback`] each wrap a [`Store`](crate::store::Store)
-//! and implement `Store` themselves.
+//! Decisions with a store that may be slow or unavailable. [`stack`] leads a call through the states of
+//! its decision, and the other modules are what these states need.
 //!
 //! | module | responsibility |
 //! |---|---|
+//! | [`stack`] | leads a call through the states of its decision |
 //! | [`deadline`] | bounds how long a call waits for the store |
-//! | [`refusal_cache`] | repeats recent refusals without calling the store |
-//! | [`prepaid_hits`] | takes hits of hot counters in advance and spends them without the store |
+//! | `refusal_cache` | repeats recent refusals without calling the store |
+//! | `prepaid_hits` | takes hits of hot counters in advance and spends them without the store |
 //! | `prepaid_lots` | sizes and holds the prepaid hits |
 //! | `last_known` | holds the last known states of counters, for the statuses of skipped checks |
 //! | `remaining_checks` | selects the checks to send if some are already answered |
-//! | [`fallback`] | decides unanswered checks on the local store |
+//! | `fallback` | decides unanswered checks on the local store |
 //! | `late_charges` | charges hits of locally decided calls on the remote store afterwards |
 //! | `background_refunds` | refunds charges in background tasks, and limits the number of tasks |
 //! | `own_charges` | counts this replica's charges against the full limits |
@@ -25,20 +25,21 @@
 //! Not here: the arithmetic of limits (`algorithm`), the circuit breaker (`store::redis::client`).
 
 pub mod deadline;
-pub mod fallback;
 pub mod outage;
-pub mod prepaid_hits;
-pub mod refusal_cache;
+pub mod stack;
 pub mod store_override;
 
 mod background_refunds;
+mod fallback;
 mod last_known;
 mod late_charges;
 mod merge;
 mod missing_charges;
 mod over_admission;
 mod own_charges;
+mod prepaid_hits;
 mod prepaid_lots;
 mod recent_calls;
+mod refusal_cache;
 mod remaining_checks;
 mod replica_limits;

@@ -30,46 +30,29 @@ use tokio::sync::oneshot;
 use super::background_refunds::BackgroundRefunds;
 use super::prepaid_lots::{AddedLot, LotId, PrepaidLots, SpendResult};
 use super::remaining_checks::RemainingChecks;
+use super::stack::StackStats;
 use crate::clock::Clock;
 use crate::domain::{
     Accounting, Admission, Answer, Answers, Call, ChargeRecord, Check, ExecutionStatus, Hits,
     LateFate, Micros, Op, Outcome, OwnedCall, Receipt, RepeatedCounters, Source, Verdict,
 };
-use crate::store::delivery::{Caller, UnheardHits, run_in_task_until, unanswered};
+use crate::store::Store;
+use crate::store::delivery::{Caller, run_in_task_until, unanswered};
 use crate::store::owned_tasks::OwnedTasks;
-use crate::store::{SharedStore, SharedStoreStats, Store};
 
-/// Store wrapper that answers checks of hot counters from hits that were charged in advance.
+/// Prepaid hits of this replica, and the store that charges them. Shared with the tasks that own calls
+/// and with those that refund unspent hits.
 #[derive(Debug)]
-pub struct PrepaidHits<S> {
-    shared: Arc<SharedState<S>>,
-    clock: Clock,
-    /// Time at which the wrapper was created. The times in [`PrepaidLots`] are relative to it.
+pub(super) struct PrepaidHits<S> {
+    store: Arc<S>,
+    lots: PrepaidLots,
+    clock_steps: ClockSteps,
+    stats: Arc<StackStats>,
+    /// Time at which this value was created. The times in [`PrepaidLots`] are relative to it.
     started: Instant,
     background_refunds: BackgroundRefunds,
     /// Tasks that own calls, and those that wait for the end of a lot.
     tasks: OwnedTasks,
-}
-
-impl<S> Clone for PrepaidHits<S> {
-    fn clone(&self) -> Self {
-        PrepaidHits {
-            shared: Arc::clone(&self.shared),
-            clock: self.clock.clone(),
-            started: self.started,
-            background_refunds: self.background_refunds.clone(),
-            tasks: self.tasks.clone(),
-        }
-    }
-}
-
-/// State shared with the tasks that own calls and with those that refund unspent hits.
-#[derive(Debug)]
-struct SharedState<S> {
-    store: S,
-    lots: PrepaidLots,
-    clock_steps: ClockSteps,
-    stats: PrepaidStats,
 }
 
 /// Difference between the wall clock and the monotonic clock from which on a lot may not be spent:
@@ -105,21 +88,6 @@ impl ClockSteps {
     fn count(&self) -> u64 {
         self.count.load(Ordering::Acquire)
     }
-}
-
-/// Statistics of prepaid hits, as totals since startup.
-#[derive(Debug, Default)]
-struct PrepaidStats {
-    /// Number of calls answered entirely from prepaid hits, without calling the store.
-    calls_saved: AtomicU64,
-    /// Number of hits charged in advance.
-    hits_charged: AtomicU64,
-    /// Number of prepaid hits that were refunded, because no call spent them.
-    hits_refunded: AtomicU64,
-    /// Number of calls that were not answered by their deadline.
-    overruns: AtomicU64,
-    /// Hits charged for calls whose callers had left when the answer arrived.
-    unheard: UnheardHits,
 }
 
 /// Prepaid hits that are reserved for one check of a call. If the call is rejected, they are put
@@ -165,25 +133,52 @@ struct CallStart {
 }
 
 impl<S: Store> PrepaidHits<S> {
-    /// Wraps a store. `replicas` is the number of replicas that share the limits.
-    pub fn new(store: S, replicas: u32, clock: Clock) -> Self {
-        let (lots, stats) = (PrepaidLots::new(replicas), PrepaidStats::default());
-        let started = clock.monotonic_now();
-        let shared =
-            Arc::new(SharedState { store, lots, clock_steps: ClockSteps::default(), stats });
-        let (background_refunds, tasks) = Default::default();
-        PrepaidHits { shared, clock, started, background_refunds, tasks }
+    /// Creates the prepaid hits of one of `replicas` replicas, which `store` charges.
+    pub(super) fn new(store: Arc<S>, replicas: u32, stats: Arc<StackStats>) -> Arc<Self> {
+        Arc::new(PrepaidHits {
+            store,
+            lots: PrepaidLots::new(replicas),
+            clock_steps: ClockSteps::default(),
+            stats,
+            started: Clock::System.monotonic_now(),
+            background_refunds: BackgroundRefunds::default(),
+            tasks: OwnedTasks::default(),
+        })
     }
 
-    /// Returns the hits charged for calls that a task owned and whose callers had left.
-    pub fn unheard(&self) -> &UnheardHits {
-        &self.shared.stats.unheard
-    }
-
-    /// Returns the time since the wrapper was created.
+    /// Returns the time since this value was created.
     fn now(&self) -> Micros {
-        let since = self.clock.monotonic_now().saturating_duration_since(self.started);
+        let since = Clock::System.monotonic_now().saturating_duration_since(self.started);
         Micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    /// Decides a call with checks that [may be prepaid](may_be_prepaid).
+    pub(super) async fn decide(self: &Arc<Self>, call: &Call<'_>) -> Answers {
+        let rest = match self.answer(call, true) {
+            Ok(answers) => return answers,
+            Err(rest) => rest,
+        };
+        // Boxed, so that the future of other calls stays small.
+        if rest.reserved.is_empty() && rest.pending_lots.is_empty() {
+            return Box::pin(self.decide_remaining(call, rest)).await;
+        }
+        // The task reserves anew: what it holds does not borrow from the caller.
+        let RemainingCall { start, mut answers, reserved, pending_lots } = *rest;
+        drop(pending_lots);
+        self.put_back(call, &reserved, start, &mut answers);
+        Box::pin(self.decide_in_task(call)).await
+    }
+
+    /// Makes all lots unspendable, because the policy has changed.
+    pub(super) fn stop_spending(&self) {
+        self.lots.stop_spending();
+    }
+
+    /// Waits until every call has ended, and every lot is spent or refunded, at most the lifetime of
+    /// a lot and the refund.
+    pub(super) async fn wait_until_idle(&self) {
+        self.tasks.wait_until_done().await;
+        self.background_refunds.wait_until_done().await;
     }
 
     /// Answers the checks of a call from prepaid hits. If the store must decide at least one check,
@@ -194,7 +189,7 @@ impl<S: Store> PrepaidHits<S> {
         may_charge_lots: bool,
     ) -> Result<Answers, Box<RemainingCall<'a>>> {
         let now = self.now();
-        let SharedState { store, lots, clock_steps, .. } = &*self.shared;
+        let PrepaidHits { store, lots, clock_steps, .. } = self;
         if clock_steps.detect(call.now, now) {
             lots.stop_spending();
         }
@@ -202,7 +197,7 @@ impl<S: Store> PrepaidHits<S> {
         let mut each = vec![Answer::NotAsked; call.checks.len()];
         let (reserved, pending_lots) = self.reserve(call, may_charge_lots, start, &mut each);
         if reserved.len() == call.checks.len() {
-            self.shared.stats.calls_saved.fetch_add(1, Ordering::Relaxed);
+            self.stats.prepaid_calls.fetch_add(1, Ordering::Relaxed);
             return Ok(Answers::new(each, Source::Redis));
         }
         Err(Box::new(RemainingCall { start, answers: each, reserved, pending_lots }))
@@ -210,8 +205,8 @@ impl<S: Store> PrepaidHits<S> {
 
     /// Decides a call that charges a lot or reserves hits, in a task. The caller waits until the
     /// call's deadline, but the task waits for the store however long it takes.
-    async fn decide_in_task(&self, call: &Call<'_>) -> Answers {
-        let (prepaid, owned) = (self.clone(), OwnedCall::new(call));
+    async fn decide_in_task(self: &Arc<Self>, call: &Call<'_>) -> Answers {
+        let (prepaid, owned) = (Arc::clone(self), OwnedCall::new(call));
         let work = |caller: Caller, fate: oneshot::Receiver<LateFate>| async move {
             let checks = owned.checks();
             let call = Call { deadline: None, ..owned.to_call(&checks) };
@@ -221,7 +216,7 @@ impl<S: Store> PrepaidHits<S> {
             };
             let refund = async |each: &mut [Answer]| {
                 let receipts = Receipt::for_rejected_call(call.checks, each);
-                prepaid.shared.store.refund(&receipts).await;
+                prepaid.store.refund(&receipts).await;
             };
             if answers.is_half_charged() {
                 let (mut each, inner) = (answers.each.clone(), answers.late.take());
@@ -241,15 +236,14 @@ impl<S: Store> PrepaidHits<S> {
             match fate.await.unwrap_or(LateFate::Unheard) {
                 LateFate::Keep => {}
                 LateFate::Refund => refund(&mut answers.each).await,
-                LateFate::Unheard => prepaid.shared.stats.unheard.add(answers.charged()),
+                LateFate::Unheard => prepaid.stats.unheard.add(answers.charged()),
             }
         };
         let unknown = || unanswered(call, ExecutionStatus::Unknown, Source::Redis);
-        match run_in_task_until(call.deadline, &self.tasks, &self.shared.stats.unheard, work).await
-        {
+        match run_in_task_until(call.deadline, &self.tasks, &self.stats.unheard, work).await {
             Ok(answers) => answers.unwrap_or_else(unknown),
             Err(late) => {
-                self.shared.stats.overruns.fetch_add(1, Ordering::Relaxed);
+                self.stats.overruns.fetch_add(1, Ordering::Relaxed);
                 Answers { late: Some(late), ..unknown() }
             }
         }
@@ -258,7 +252,7 @@ impl<S: Store> PrepaidHits<S> {
     /// Lets the store decide the remaining checks of a call. If a limit refuses a charge that
     /// includes a lot of prepaid hits, decides the whole call again without charging lots.
     async fn decide_remaining<'a>(
-        &'a self,
+        self: &'a Arc<Self>,
         call: &Call<'a>,
         mut rest: Box<RemainingCall<'a>>,
     ) -> Answers {
@@ -277,11 +271,11 @@ impl<S: Store> PrepaidHits<S> {
     /// hits. If a limit refuses a charge that includes a lot, and the store answered all checks,
     /// returns `None`; the store has then charged nothing.
     async fn try_decide_remaining(
-        &self,
+        self: &Arc<Self>,
         call: &Call<'_>,
         rest: RemainingCall<'_>,
     ) -> Option<Answers> {
-        let SharedState { store, lots, .. } = &*self.shared;
+        let PrepaidHits { store, lots, .. } = &**self;
         let RemainingCall { start, answers: mut each, reserved, pending_lots } = rest;
         let mut remaining = RemainingChecks::new(call, &each);
         for (at, check) in remaining.positions.iter().zip(&mut remaining.checks) {
@@ -332,7 +326,7 @@ impl<S: Store> PrepaidHits<S> {
         let may_charge_lots =
             may_charge_lots && can_be_repeated(call) && Handle::try_current().is_ok();
         let repeated = RepeatedCounters::from_checks(call.checks);
-        let lots = &self.shared.lots;
+        let lots = &self.lots;
         for (at, check) in call.checks.iter().enumerate() {
             if !may_be_prepaid(check) || repeated.contains(&check.key) {
                 continue;
@@ -354,13 +348,18 @@ impl<S: Store> PrepaidHits<S> {
     /// Adds a lot with the hits that were charged beyond the cost of a check, or refunds these hits
     /// if they can never be spent. In `outcome`, moves these hits from the charge to the available
     /// hits. Does nothing if no such hits were charged.
-    fn add_charged_lot(&self, check: &Check<'_>, outcome: &mut Outcome, start: CallStart) {
+    fn add_charged_lot(
+        self: &Arc<Self>,
+        check: &Check<'_>,
+        outcome: &mut Outcome,
+        start: CallStart,
+    ) {
         let taken = outcome.charged.0.saturating_sub(check.cost().0);
         if taken == 0 {
             return;
         }
-        self.shared.stats.hits_charged.fetch_add(taken, Ordering::Relaxed);
-        let SharedState { lots, clock_steps, .. } = &*self.shared;
+        self.stats.prepaid_hits.fetch_add(taken, Ordering::Relaxed);
+        let PrepaidHits { lots, clock_steps, .. } = &**self;
         // After a step of the clock, it is not known when the window of the charge ends.
         let is_timed = clock_steps.count() == start.clock_steps;
         let lot = is_timed.then(|| lots.add_lot(check, outcome, start.session, start.now));
@@ -381,7 +380,7 @@ impl<S: Store> PrepaidHits<S> {
     /// Puts the reserved hits of a call back into their lots, and marks them as refunded in
     /// `answers`. If a lot no longer exists, refunds its hits in the store.
     fn put_back(
-        &self,
+        self: &Arc<Self>,
         call: &Call<'_>,
         reserved: &[ReservedHits],
         start: CallStart,
@@ -392,7 +391,7 @@ impl<S: Store> PrepaidHits<S> {
             let Answer::Decided(outcome) = answer else {
                 continue;
             };
-            if !self.shared.lots.put_back(check, *lot_id) {
+            if !self.lots.put_back(check, *lot_id) {
                 self.refund_in_background(Receipt::for_check(check, outcome), start);
             }
             *outcome = outcome.refunded(check.limit.capacity());
@@ -400,14 +399,14 @@ impl<S: Store> PrepaidHits<S> {
     }
 
     /// Starts a task that refunds the unspent hits of a lot when the lot expires.
-    fn schedule_refund(&self, lot: AddedLot) {
-        let shared = Arc::clone(&self.shared);
+    fn schedule_refund(self: &Arc<Self>, lot: AddedLot) {
+        let prepaid = Arc::clone(self);
         let over = self.started + Duration::from_micros(lot.spend_until.0);
         // One task per lot: about forty per second for each hot counter.
         self.tasks.spawn(async move {
             tokio::time::sleep_until(over.into()).await;
-            if let Some(receipt) = shared.lots.remove_lot(&lot, shared.store.session()) {
-                shared.refund(receipt).await;
+            if let Some(receipt) = prepaid.lots.remove_lot(&lot, prepaid.store.session()) {
+                prepaid.refund(receipt).await;
             }
         });
     }
@@ -415,27 +414,25 @@ impl<S: Store> PrepaidHits<S> {
     /// Starts a background task that refunds hits that belong to no lot. Refunds nothing if
     /// `receipt` is `None`, if the session number of the store has changed since `start`, or if too
     /// many refunds are in progress.
-    fn refund_in_background(&self, receipt: Option<Receipt>, start: CallStart) {
+    fn refund_in_background(self: &Arc<Self>, receipt: Option<Receipt>, start: CallStart) {
         let Some(receipt) = receipt else { return };
-        let shared = Arc::clone(&self.shared);
+        let prepaid = Arc::clone(self);
         let _is_started = self.background_refunds.start(async move {
-            if shared.store.session() == start.session {
-                shared.refund(receipt).await;
+            if prepaid.store.session() == start.session {
+                prepaid.refund(receipt).await;
             }
         });
     }
-}
 
-impl<S: Store> SharedState<S> {
     async fn refund(&self, receipt: Receipt) {
-        self.stats.hits_refunded.fetch_add(receipt.taken.hits.0, Ordering::Relaxed);
+        self.stats.prepaid_refunded.fetch_add(receipt.taken.hits.0, Ordering::Relaxed);
         self.store.refund(&[receipt]).await;
     }
 }
 
 /// Returns whether a check may spend prepaid hits. A limit from a request override never sets
 /// `prepay`.
-fn may_be_prepaid(check: &Check<'_>) -> bool {
+pub(super) fn may_be_prepaid(check: &Check<'_>) -> bool {
     check.limit.prepay && check.is_required() && matches!(check.op, Op::Take { cost: Hits(1..) })
 }
 
@@ -456,92 +453,6 @@ fn subtract_lot(check: &Check<'_>, outcome: &Outcome) -> Outcome {
     let own = |taken: ChargeRecord| ChargeRecord { hits: taken.hits.min(check.cost()), ..taken };
     let charged = outcome.charged.min(check.cost());
     Outcome { charged, taken: outcome.taken.map(own), ..*outcome }
-}
-
-impl<S: SharedStore> SharedStore for PrepaidHits<S> {
-    type Node = S::Node;
-
-    fn nodes(&self) -> Vec<S::Node> {
-        self.shared.store.nodes()
-    }
-
-    async fn wait_until_connected(&self) {
-        self.shared.store.wait_until_connected().await;
-    }
-
-    /// Also waits until every lot is spent or refunded, at most [`LOT_LIFETIME_MAX`] and the refund.
-    async fn wait_until_idle(&self) {
-        self.tasks.wait_until_done().await;
-        self.background_refunds.wait_until_done().await;
-        self.shared.store.wait_until_idle().await;
-    }
-
-    fn shared_stats(&self) -> SharedStoreStats {
-        let PrepaidStats { calls_saved, hits_charged, hits_refunded, overruns, unheard } =
-            &self.shared.stats;
-        let stats = self.shared.store.shared_stats();
-        SharedStoreStats {
-            overruns: stats.overruns + overruns.load(Ordering::Relaxed),
-            unheard_hits: stats.unheard_hits + unheard.get(),
-            prepaid_calls: calls_saved.load(Ordering::Relaxed),
-            prepaid_hits: hits_charged.load(Ordering::Relaxed),
-            prepaid_refunded: hits_refunded.load(Ordering::Relaxed),
-            ..stats
-        }
-    }
-
-    fn is_available(&self) -> bool {
-        self.shared.store.is_available()
-    }
-
-    fn failure(&self) -> Option<String> {
-        self.shared.store.failure()
-    }
-
-    fn retire_policy(&self) {
-        self.shared.lots.stop_spending();
-        self.shared.store.retire_policy();
-    }
-}
-
-impl<S: Store> Store for PrepaidHits<S> {
-    async fn apply(&self, call: &Call<'_>) -> Answers {
-        if !call.checks.iter().any(may_be_prepaid) {
-            return self.shared.store.apply(call).await;
-        }
-        let rest = match self.answer(call, true) {
-            Ok(answers) => return answers,
-            Err(rest) => rest,
-        };
-        // Boxed, so that the future of other calls stays small.
-        if rest.reserved.is_empty() && rest.pending_lots.is_empty() {
-            return Box::pin(self.decide_remaining(call, rest)).await;
-        }
-        // The task reserves anew: what it holds does not borrow from the caller.
-        let RemainingCall { start, mut answers, reserved, pending_lots } = *rest;
-        drop(pending_lots);
-        self.put_back(call, &reserved, start, &mut answers);
-        Box::pin(self.decide_in_task(call)).await
-    }
-
-    async fn refund(&self, receipts: &[Receipt]) {
-        self.shared.store.refund(receipts).await;
-    }
-
-    fn counter_losses(&self) -> u64 {
-        self.shared.store.counter_losses()
-    }
-
-    fn session(&self) -> u64 {
-        self.shared.store.session()
-    }
-
-    /// Returns true for a check that may spend prepaid hits: a refusal may be transient, because
-    /// other replicas refund the prepaid hits that they do not spend. For any other check, returns
-    /// the wrapped store's result.
-    fn has_transient_refusals(&self, check: &Check<'_>) -> bool {
-        may_be_prepaid(check) || self.shared.store.has_transient_refusals(check)
-    }
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@
 //! After that, one call checks with the store again. If it is refused, too, its refusal is repeated
 //! like any other.
 //!
-//! [transient]: Store::has_transient_refusals
+//! [transient]: crate::store::Store::has_transient_refusals
 //!
 //! A refund or a charge in this process removes the entries of its counter; a policy reload clears
 //! the cache.
@@ -38,18 +38,18 @@ use smallvec::SmallVec;
 
 use super::last_known::LastKnownCounters;
 use super::remaining_checks::RemainingChecks;
+use super::stack::StackStats;
 use crate::domain::{
-    Algorithm, Answer, Answers, Call, Charge, Check, CounterKey, Hits, LateReply, Limit, Micros,
-    Op, Outcome, Receipt, Refill, RepeatedCounters, Source, Verdict, Window,
+    Algorithm, Answer, Answers, Call, Charge, Check, CounterKey, Hits, Limit, Micros, Op, Outcome,
+    Receipt, Refill, RepeatedCounters, Verdict, Window,
 };
-use crate::store::{SharedStore, SharedStoreStats, Store};
 
 /// Maximum age at which a cached refusal becomes stale. A refund made by another process may take
 /// this long, plus [`REVALIDATION_MAX`], to become visible in this one.
 const TTL_MAX: Micros = Micros::SECOND;
 
 /// Maximum age at which the first refusal of a counter becomes stale if the counter's refusals may
-/// be [transient](Store::has_transient_refusals): other calls may refund hits within a round trip,
+/// be [transient](crate::store::Store::has_transient_refusals): other calls may refund hits within a round trip,
 /// so that the next call passes.
 const TRANSIENT_TTL: Micros = Micros(50_000);
 
@@ -66,25 +66,34 @@ const SET_COUNT: usize = 512;
 /// Maximum number of entries per set. A lookup compares all of them.
 const ENTRIES_PER_SET: usize = 8;
 
-/// Store wrapper that caches refusals and repeats them until a retry could be admitted. Checks with
-/// the store again after at most one second.
+/// Cache that repeats refusals until a retry could be admitted. Lets a call check with the store again
+/// after at most one second. Also holds the last known states of counters.
 #[derive(Debug)]
-pub struct RefusalCache<S> {
-    inner: S,
+pub(super) struct RefusalCache {
     /// Whether refusals are cached. If false, every call goes to the store.
     enabled: bool,
     sets: Box<[CacheSet]>,
     last_known: LastKnownCounters,
-    stats: RefusalCacheStats,
 }
 
-/// Statistics of a refusal cache, as totals since startup.
-#[derive(Debug, Default)]
-pub struct RefusalCacheStats {
-    /// Number of checks that were refused with a cached refusal.
-    pub refused: AtomicU64,
-    /// Number of calls decided entirely from the cache, without calling the store.
-    pub calls_saved: AtomicU64,
+/// Call of which the cache refuses some checks.
+#[derive(Debug)]
+pub(super) struct PartlyRefused<'a> {
+    /// One answer per check of the call. A check that the cache does not refuse has
+    /// [`Answer::NotAsked`].
+    answers: Vec<Answer>,
+    /// Checks for the store to decide; none if the cached refusals decide the call.
+    pub(super) remaining: RemainingChecks<'a>,
+}
+
+impl PartlyRefused<'_> {
+    /// Adds the store's answers to the remaining checks. Returns the answers to the whole call.
+    pub(super) fn complete(mut self, store: Answers) -> Answers {
+        for (at, answer) in self.remaining.positions.iter().zip(store.each) {
+            self.answers[*at] = answer;
+        }
+        Answers { each: self.answers, ..store }
+    }
 }
 
 /// Set of cached refusals. Uses a mutex, because an entry is too large for an atomic. A lookup
@@ -166,35 +175,70 @@ struct RefusalKey {
     limit: [u64; 5],
 }
 
-impl<S: Store> RefusalCache<S> {
-    /// Wraps a store.
-    pub fn new(inner: S) -> Self {
+impl RefusalCache {
+    /// Creates a cache. If `enabled` is false, it caches no refusals.
+    pub(super) fn new(enabled: bool) -> Self {
         let sets = (0..SET_COUNT).map(|_| CacheSet::default()).collect();
-        let (last_known, stats) = (LastKnownCounters::new(), RefusalCacheStats::default());
-        RefusalCache { inner, enabled: true, sets, last_known, stats }
+        RefusalCache { enabled, sets, last_known: LastKnownCounters::new() }
     }
 
-    /// Enables or disables the cache, which is enabled by default.
-    pub fn enabled(mut self, enabled: bool) -> Self {
-        self.enabled = enabled;
-        self
-    }
-
-    /// Returns the live statistics, which change as calls are answered.
-    pub fn stats(&self) -> &RefusalCacheStats {
-        &self.stats
-    }
-
-    /// Removes all entries. Must be called after a policy reload.
-    pub fn clear(&self) {
+    /// Removes all cached refusals. Must be called after a policy reload.
+    pub(super) fn clear(&self) {
         for set in &self.sets {
             set.refusals.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
     }
 
+    /// Refuses the checks of a call that have a cached refusal. Returns `None`, without an
+    /// allocation, if there are none. Removes the cached refusals of counters that the call refunds.
+    pub(super) fn answer<'a>(
+        &self,
+        call: &Call<'a>,
+        stats: &StackStats,
+    ) -> Option<Box<PartlyRefused<'a>>> {
+        for check in call.checks.iter().filter(|check| check.is_refund()) {
+            self.remove(&check.key, call.now);
+        }
+        let mut answers: Vec<Answer> = Vec::new();
+        for (at, check) in call.checks.iter().enumerate() {
+            let Some(outcome) = self.get(check, call.now) else { continue };
+            stats.cached_refusals.fetch_add(1, Ordering::Relaxed);
+            answers.resize(call.checks.len(), Answer::NotAsked);
+            answers[at] = Answer::Decided(outcome);
+        }
+        (!answers.is_empty()).then(|| Box::new(self.select_remaining(call, answers, stats)))
+    }
+
+    fn select_remaining<'a>(
+        &self,
+        call: &Call<'a>,
+        answers: Vec<Answer>,
+        stats: &StackStats,
+    ) -> PartlyRefused<'a> {
+        // A refused check charges nothing, so the store can decide the other checks without it.
+        let remaining = RemainingChecks::new(call, &answers);
+        for (at, check) in call.checks.iter().enumerate() {
+            if matches!(answers[at], Answer::NotAsked) && !remaining.positions.contains(&at) {
+                self.cancel_revalidation(check, call.now);
+            }
+        }
+        if remaining.positions.is_empty() {
+            stats.cached_calls.fetch_add(1, Ordering::Relaxed);
+        }
+        PartlyRefused { answers, remaining }
+    }
+
     fn select_set(&self, key: &CounterKey) -> &CacheSet {
         // The identity is a hash, so its lowest bits choose the set.
         &self.sets[(key.identity as usize) % SET_COUNT]
+    }
+
+    /// Removes the cached refusals of counters to which hits are refunded.
+    pub(super) fn forget(&self, receipts: &[Receipt]) {
+        for receipt in receipts {
+            // A receipt carries the store's time, not this process's; zero matches all entries.
+            self.remove(&receipt.key, Micros::ZERO);
+        }
     }
 
     /// Removes all cached refusals of one counter.
@@ -277,7 +321,13 @@ impl<S: Store> RefusalCache<S> {
     /// [`TRANSIENT_TTL`]. Its entry is kept until `retry_after` has passed, so that a second
     /// refusal is recognized and cached for the full time. A refusal of a call that was made while
     /// the first one was repeated is no second refusal, because the same hits may have caused both.
-    fn insert(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) {
+    fn insert(
+        &self,
+        check: &Check<'_>,
+        outcome: &Outcome,
+        now: Micros,
+        is_transient: impl FnOnce() -> bool,
+    ) {
         let (Some(retry), Some(key)) = (outcome.retry_after, RefusalKey::for_check(check)) else {
             return;
         };
@@ -294,7 +344,7 @@ impl<S: Store> RefusalCache<S> {
         let is_repeated = old.is_some_and(|old| {
             !old.is_first_refusal || now >= old.cached_at.saturating_add(TRANSIENT_TTL)
         });
-        let is_first = !is_repeated && self.inner.has_transient_refusals(check);
+        let is_first = !is_repeated && is_transient();
         let ttl = if is_first { TRANSIENT_TTL } else { TTL_MAX };
         // Calls that were made since then ask for the next hits of a bucket.
         let ahead = old.filter(|old| old.is_charged_ahead());
@@ -334,8 +384,14 @@ impl<S: Store> RefusalCache<S> {
 
     /// Updates the cache with the store's answers. Caches the refusals, and removes the entries of
     /// the counters that were charged, because their retry times have changed. Records the states of
-    /// all counters in [`LastKnownCounters`].
-    fn update(&self, call: &Call<'_>, answers: &[Answer]) {
+    /// all counters in [`LastKnownCounters`]. `is_transient` states whether the store may refuse a
+    /// check because of hits that another call is about to refund.
+    pub(super) fn learn(
+        &self,
+        call: &Call<'_>,
+        answers: &[Answer],
+        is_transient: impl Fn(&Check<'_>) -> bool,
+    ) {
         // Found only if a check is refused.
         let repeated = LazyCell::new(|| RepeatedCounters::from_checks(call.checks));
         for (check, answer) in call.checks.iter().zip(answers) {
@@ -351,7 +407,7 @@ impl<S: Store> RefusalCache<S> {
                 self.remove_outdated(check, outcome, call.now);
             }
             if outcome.verdict == Verdict::Refuse && !repeated.contains(&check.key) {
-                self.insert(check, outcome, call.now);
+                self.insert(check, outcome, call.now, || is_transient(check));
             }
             self.last_known.record(check, outcome, call.now);
         }
@@ -359,7 +415,7 @@ impl<S: Store> RefusalCache<S> {
 
     /// Replaces the answers of checks that were not asked with the last known states of their
     /// counters.
-    fn fill_in_last_known(&self, call: &Call<'_>, answers: &mut [Answer]) {
+    pub(super) fn fill_in_last_known(&self, call: &Call<'_>, answers: &mut [Answer]) {
         for (check, answer) in call.checks.iter().zip(answers) {
             if matches!(answer, Answer::NotAsked) {
                 *answer = self.last_known.answer(check, call.now);
@@ -367,32 +423,10 @@ impl<S: Store> RefusalCache<S> {
         }
     }
 
-    /// Sends the checks without an answer in `answers` to the store, and adds the store's answers.
-    /// Returns the source of the answers, which is the cache if no checks remain, and the handle to a
-    /// late reply.
-    async fn send_remaining(
-        &self,
-        call: &Call<'_>,
-        answers: &mut [Answer],
-    ) -> (Source, Option<LateReply>) {
-        // A refused check charges nothing, so the store can decide the other checks without it.
-        let remaining = RemainingChecks::new(call, answers);
-        for (at, check) in call.checks.iter().enumerate() {
-            if matches!(answers[at], Answer::NotAsked) && !remaining.positions.contains(&at) {
-                self.cancel_revalidation(check, call.now);
-            }
-        }
-        if remaining.positions.is_empty() {
-            self.stats.calls_saved.fetch_add(1, Ordering::Relaxed);
-            return (Source::Cached, None);
-        }
-        let call = Call { checks: &remaining.checks, ..*call };
-        let Answers { each, source, late } = self.inner.apply(&call).await;
-        self.update(&call, &each);
-        for (at, answer) in remaining.positions.iter().zip(each) {
-            answers[*at] = answer;
-        }
-        (source, late)
+    /// Returns the answer for a check that is not sent to the store: the last known state of its
+    /// counter, or `NotAsked`.
+    pub(super) fn last_known(&self, check: &Check<'_>, now: Micros) -> Answer {
+        self.last_known.answer(check, now)
     }
 }
 
@@ -459,83 +493,4 @@ fn limit_key(limit: &Limit) -> Option<[u64; 5]> {
         }
         Algorithm::Concurrency(_) => return None,
     })
-}
-
-impl<S: SharedStore> SharedStore for RefusalCache<S> {
-    type Node = S::Node;
-
-    fn nodes(&self) -> Vec<S::Node> {
-        self.inner.nodes()
-    }
-
-    async fn wait_until_connected(&self) {
-        self.inner.wait_until_connected().await;
-    }
-
-    async fn wait_until_idle(&self) {
-        self.inner.wait_until_idle().await;
-    }
-
-    fn shared_stats(&self) -> SharedStoreStats {
-        SharedStoreStats {
-            cached_refusals: self.stats.refused.load(Ordering::Relaxed),
-            cached_calls: self.stats.calls_saved.load(Ordering::Relaxed),
-            ..self.inner.shared_stats()
-        }
-    }
-
-    fn is_available(&self) -> bool {
-        self.inner.is_available()
-    }
-
-    fn failure(&self) -> Option<String> {
-        self.inner.failure()
-    }
-
-    fn retire_policy(&self) {
-        self.clear();
-        self.inner.retire_policy();
-    }
-}
-
-impl<S: Store> Store for RefusalCache<S> {
-    async fn apply(&self, call: &Call<'_>) -> Answers {
-        for check in call.checks.iter().filter(|check| check.is_refund()) {
-            self.remove(&check.key, call.now);
-        }
-        // Stays empty, without an allocation, until the cache has an answer.
-        let mut each: Vec<Answer> = Vec::new();
-        for (at, check) in call.checks.iter().enumerate() {
-            let Some(outcome) = self.get(check, call.now) else { continue };
-            self.stats.refused.fetch_add(1, Ordering::Relaxed);
-            each.resize(call.checks.len(), Answer::NotAsked);
-            each[at] = Answer::Decided(outcome);
-        }
-        if each.is_empty() {
-            let mut answers = self.inner.apply(call).await;
-            self.update(call, &answers.each);
-            self.fill_in_last_known(call, &mut answers.each);
-            return answers;
-        }
-        // Boxed, so that the future of a call without cached refusals stays small.
-        let (source, late) = Box::pin(self.send_remaining(call, &mut each)).await;
-        self.fill_in_last_known(call, &mut each);
-        Answers { each, source, late }
-    }
-
-    async fn refund(&self, receipts: &[Receipt]) {
-        for receipt in receipts {
-            // A receipt carries the store's time, not this process's; zero matches all entries.
-            self.remove(&receipt.key, Micros::ZERO);
-        }
-        self.inner.refund(receipts).await;
-    }
-
-    fn last_known(&self, check: &Check<'_>, now: Micros) -> Answer {
-        self.last_known.answer(check, now)
-    }
-
-    fn counter_losses(&self) -> u64 {
-        self.inner.counter_losses()
-    }
 }

@@ -84,26 +84,13 @@ pub trait Store: Send + Sync + 'static {
     /// Never fails: a check that could not be decided is `Answer::Unanswered`.
     fn apply(&self, call: &Call<'_>) -> impl Future<Output = Answers> + Send;
 
-    /// Decides a call for which no caller is waiting. A wrapper that bounds the time of calls must
-    /// not bound this one: the call is queued however long the store takes to answer.
-    fn apply_in_background(&self, call: &Call<'_>) -> impl Future<Output = Answers> + Send {
-        self.apply(call)
-    }
-
     /// Refunds charges to their counters (clause 16 of the module documentation). Each refund is
     /// sent at most once. If a refund is lost, the counter keeps its hits until they expire or
     /// refill.
     fn refund(&self, receipts: &[Receipt]) -> impl Future<Output = ()> + Send;
 
-    /// Returns the answer for a check that is not sent to the store: the last known state of its
-    /// counter, or `NotAsked`. A wrapper must return what the store it wraps returns.
-    fn last_known(&self, _check: &Check<'_>, _now: Micros) -> Answer {
-        Answer::NotAsked
-    }
-
     /// Returns the number of times that the store may have lost counters, for example because a
-    /// server was restarted. A wrapper must return the number that the store it wraps returns. Must
-    /// be cheap, because this method runs for every call.
+    /// server was restarted. Must be cheap, because this method runs for every call.
     fn counter_losses(&self) -> u64 {
         0
     }
@@ -148,12 +135,10 @@ pub trait SharedStore: Store {
     fn wait_until_connected(&self) -> impl Future<Output = ()> + Send;
 
     /// Waits until the background tasks of the store have ended and every command that it has queued
-    /// is answered. Called only at shutdown, after the last call. A wrapper waits for its own tasks
-    /// first, because they use the store that it wraps.
+    /// is answered. Called only at shutdown, after the last call.
     fn wait_until_idle(&self) -> impl Future<Output = ()> + Send;
 
-    /// Returns the store's statistics. A wrapper adds its own statistics to those of the store that
-    /// it wraps.
+    /// Returns the store's statistics.
     fn shared_stats(&self) -> SharedStoreStats;
 
     /// Returns whether every server accepts calls: each server has been connected at least once,
@@ -163,10 +148,6 @@ pub trait SharedStore: Store {
     /// Returns the most recently logged reason why a server could not be used, with advice for the
     /// operator. Returns `None` if no reason was logged.
     fn failure(&self) -> Option<String>;
-
-    /// Discards the cached refusals and prepaid hits of the previous policy. Called when the policy
-    /// changes.
-    fn retire_policy(&self);
 }
 
 /// Statistics of a shared store, as totals since the process started.

@@ -12,6 +12,7 @@ use crate::decide::Decider;
 use crate::limiter::any_store::AnyStore;
 use crate::limiter::redis_stack::RedisStackConfig;
 use crate::policy::Secret;
+use crate::resilience::stack::StackConfig;
 use crate::settings::Settings;
 use crate::store::SharedStore as _;
 use crate::telemetry::Telemetry;
@@ -40,9 +41,11 @@ impl AnyStore {
         let redis = settings.redis().map_err(|error| Failure::Settings(vec![error]))?;
         let config = redis_config(&redis, secret, workers)?;
         let stack = RedisStackConfig {
-            budget: redis.budget,
-            replicas: settings.replicas,
-            refusal_cache: settings.refusal_cache,
+            stack: StackConfig {
+                budget: redis.budget,
+                replicas: settings.replicas,
+                refusal_cache: settings.refusal_cache,
+            },
             keys_max: settings.max_keys,
         };
         let opened = AnyStore::open_redis(config, stack, Clock::System);

@@ -13,14 +13,14 @@
 //! Not here: the counters of this replica's own charges (`own_charges`), how long a limit is
 //! affected (`missing_charges`).
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
-use super::super::outage::FallbackReason;
 use super::super::own_charges::counts_hits;
 use super::super::remaining_checks::RemainingChecks;
-use super::Fallback;
+use super::super::stack::Stack;
 use crate::domain::{
     Answer, Answers, Call, Check, Hits, Micros, Outcome, Receipt, Role, Source, Verdict,
 };
@@ -30,10 +30,10 @@ use crate::store::{LocalStore, Store};
 /// checks that are not decided against these hits.
 type OwnChargeOutcomes = SmallVec<[Option<Outcome>; 4]>;
 
-impl<S: Store, L: LocalStore> Fallback<S, L> {
+impl<S: Store, L: LocalStore> Stack<S, L> {
     /// Records counter losses that the remote store has newly reported.
-    pub(super) fn record_new_losses(&self, now: Micros) {
-        let losses = self.remote.counter_losses();
+    pub(in super::super) fn record_new_losses(&self, now: Micros) {
+        let losses = self.remote().counter_losses();
         if losses > 0 && self.missing_charges.record_losses(losses, now) {
             self.over_admission.record_loss(now);
         }
@@ -41,7 +41,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
 
     /// Returns whether any check of a call must also pass against the hits charged by this replica
     /// alone, because the remote store may lack charges.
-    pub(super) fn may_lack_charges(&self, call: &Call<'_>) -> bool {
+    pub(in super::super) fn may_lack_charges(&self, call: &Call<'_>) -> bool {
         self.missing_charges.may_exist(call.now)
             && call.checks.iter().any(|check| self.must_fit_own_charges(check, call.now))
     }
@@ -54,7 +54,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
 
     /// Decides a call in which some checks must pass both on the remote store and against the hits
     /// charged by this replica alone.
-    pub(super) async fn apply_with_own_charges(&self, call: &Call<'_>) -> Answers {
+    pub(super) async fn apply_with_own_charges(self: &Arc<Self>, call: &Call<'_>) -> Answers {
         let own: OwnChargeOutcomes = call
             .checks
             .iter()
@@ -67,10 +67,10 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         let refused = own.iter().flatten().filter(|own| own.verdict == Verdict::Refuse).count();
         self.stats.refused_by_own_charges.fetch_add(refused as u64, Ordering::Relaxed);
         let remaining = remaining_checks(call, &own, &answers.each);
-        let reason = self.send_remaining(call, &remaining, &own, &mut answers).await;
+        self.send_remaining(call, &remaining, &own, &mut answers).await;
         let is_counted = self.refund_unconfirmed(call, &own, &answers.each).await;
         if !remaining.positions.is_empty() {
-            answers = self.complete_answers(call, answers, reason, &is_counted);
+            answers = self.settle(call, answers, &is_counted);
         }
         for ((own, is_counted), answer) in own.iter().zip(is_counted).zip(&mut answers.each) {
             if let (Some(own), Answer::Decided(outcome)) = (own, answer) {
@@ -82,26 +82,25 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         }
         for (check, answer) in call.checks.iter().zip(&mut answers.each) {
             if *answer == Answer::NotAsked {
-                *answer = self.remote.last_known(check, call.now);
+                *answer = self.refusals.last_known(check, call.now);
             }
         }
         answers
     }
 
-    /// Sends the remaining checks to the remote store, and adds the results to `answers`. Returns
-    /// the reason if some checks were not answered, otherwise `None`.
+    /// Sends the remaining checks to the remote store, and adds the results to `answers`.
     async fn send_remaining(
         &self,
         call: &Call<'_>,
         remaining: &RemainingChecks<'_>,
         own: &OwnChargeOutcomes,
         answers: &mut Answers,
-    ) -> Option<FallbackReason> {
+    ) {
         if remaining.positions.is_empty() {
-            return None;
+            return;
         }
         let rest = Call { checks: &remaining.checks, ..*call };
-        let (received, reason) = self.call_remote(&rest).await;
+        let received = self.ask(&rest).await;
         (answers.source, answers.late) = (received.source, received.late);
         for (at, answer) in remaining.positions.iter().zip(received.each) {
             answers.each[*at] = match (&own[*at], answer) {
@@ -112,7 +111,6 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
                 (_, answer) => answer,
             };
         }
-        reason
     }
 
     /// Refunds the local charges of checks that the remote store did not charge. Returns, for each

@@ -30,10 +30,10 @@ impl Store for TestStore {
     }
 }
 
-fn prepaid_hits(answers: Vec<Answer>) -> PrepaidHits<TestStore> {
+fn prepaid_hits(answers: Vec<Answer>) -> Arc<PrepaidHits<TestStore>> {
     let session = AtomicU64::new(START.session);
     let store = TestStore { answers, session, refunded: Mutex::default() };
-    PrepaidHits::new(store, 1, Clock::System)
+    PrepaidHits::new(Arc::new(store), 1, Arc::default())
 }
 
 fn prepaid_limit() -> Arc<Limit> {
@@ -65,14 +65,6 @@ fn only_required_charges_of_prepaid_limits_are_prepaid() {
 }
 
 #[test]
-fn a_refusal_of_a_prepaid_limit_may_be_transient() {
-    let (limit, plain) = (prepaid_limit(), Arc::new(fixed_window(100, Micros::SECOND)));
-    let prepaid = prepaid_hits(Vec::new());
-    assert!(prepaid.has_transient_refusals(&take(1, 1, &limit)));
-    assert!(!prepaid.has_transient_refusals(&take(1, 1, &plain)));
-}
-
-#[test]
 fn a_call_is_repeated_only_if_a_refusal_means_that_nothing_was_charged() {
     let limit = prepaid_limit();
     let debt = Arc::new(Limit { charge: Charge::Always, ..Limit::clone(&limit) });
@@ -101,7 +93,7 @@ async fn a_call_whose_lot_is_refused_is_sent_again_unless_an_outcome_is_unknown(
     let unknown = Answer::Unanswered { executed: ExecutionStatus::Unknown };
     for (other, is_final) in [(Answer::NotAsked, false), (unknown, true)] {
         let prepaid = prepaid_hits(vec![refused, other]);
-        let lots = &prepaid.shared.lots;
+        let lots = &prepaid.lots;
         let lot = PendingLot { check_index: 0, hits: 10, lots, check: checks[0] };
         let rest = RemainingCall {
             start: START,
@@ -125,13 +117,13 @@ fn all_lots_end_when_the_wall_clock_moves_a_second_against_the_monotonic_clock()
         let accounting = Accounting::AllOrNothing;
         let call = Call { checks: &checks, accounting, now, deadline: None };
         let _rest = prepaid.answer(&call, false);
-        prepaid.shared.clock_steps.count()
+        prepaid.clock_steps.count()
     };
     assert_eq!(steps_at(0), 0);
     // Half a second is left for a machine that does not run this test for a while.
     assert_eq!(steps_at(500), 0);
     // Far in the future of the monotonic clock, so that only a step can end it.
-    let (lots, later) = (&prepaid.shared.lots, Micros(1_000_000_000_000));
+    let (lots, later) = (&prepaid.lots, Micros(1_000_000_000_000));
     lots.record_outcome(&checks[0], &charged_outcome(1), later);
     lots.add_lot(&checks[0], &charged_outcome(50), START.session, later).unwrap();
     let is_spent = || {
@@ -149,11 +141,11 @@ fn all_lots_end_when_the_wall_clock_moves_a_second_against_the_monotonic_clock()
 async fn hits_charged_across_a_clock_step_are_refunded_and_never_spent() {
     let (prepaid, limit) = (prepaid_hits(Vec::new()), prepaid_limit());
     let check = take(1, 3, &limit);
-    prepaid.shared.lots.record_outcome(&check, &charged_outcome(3), START.now);
-    prepaid.shared.clock_steps.count.store(1, Ordering::Relaxed);
+    prepaid.lots.record_outcome(&check, &charged_outcome(3), START.now);
+    prepaid.clock_steps.count.store(1, Ordering::Relaxed);
     prepaid.add_charged_lot(&check, &mut charged_outcome(13), START);
     tokio::task::yield_now().await;
-    assert_eq!(*prepaid.shared.store.refunded.lock().unwrap(), [Hits(10)]);
+    assert_eq!(*prepaid.store.refunded.lock().unwrap(), [Hits(10)]);
 }
 
 #[tokio::test]
@@ -162,7 +154,7 @@ async fn charged_hits_that_belong_to_no_lot_are_refunded_unless_the_session_has_
     let check = take(1, 3, &limit);
     for (session, refunded) in [(START.session, vec![Hits(10)]), (START.session + 1, vec![])] {
         let prepaid = prepaid_hits(Vec::new());
-        let store = &prepaid.shared.store;
+        let store = &prepaid.store;
         store.session.store(session, Ordering::Relaxed);
         let mut outcome = charged_outcome(13);
         // The counter has no account, so the hits cannot be added as a lot.
@@ -177,7 +169,7 @@ async fn charged_hits_that_belong_to_no_lot_are_refunded_unless_the_session_has_
 #[tokio::test]
 async fn hits_of_a_rejected_call_are_refunded_if_their_lot_has_ended() {
     let (prepaid, limit) = (prepaid_hits(Vec::new()), prepaid_limit());
-    let lots = &prepaid.shared.lots;
+    let lots = &prepaid.lots;
     let checks = [take(1, 3, &limit)];
     lots.record_outcome(&checks[0], &charged_outcome(3), START.now);
     let lot = lots.add_lot(&checks[0], &charged_outcome(13), START.session, START.now).unwrap();
@@ -193,6 +185,6 @@ async fn hits_of_a_rejected_call_are_refunded_if_their_lot_has_ended() {
     let reserved = [ReservedHits { check_index: 0, lot_id }];
     prepaid.put_back(&call, &reserved, START, &mut answers);
     tokio::task::yield_now().await;
-    assert_eq!(*prepaid.shared.store.refunded.lock().unwrap(), [Hits(3)]);
+    assert_eq!(*prepaid.store.refunded.lock().unwrap(), [Hits(3)]);
     assert_eq!(answers[0].outcome().unwrap().charged, Hits::ZERO);
 }

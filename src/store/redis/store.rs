@@ -140,8 +140,6 @@ impl SharedStore for RedisStore<RedisClient> {
     fn failure(&self) -> Option<String> {
         self.transport().failure()
     }
-
-    fn retire_policy(&self) {}
 }
 
 impl<T: Transport> RedisStore<T> {

@@ -11,10 +11,7 @@ use tidegate::clock::Clock;
 use tidegate::domain::{
     Accounting, Answer, Answers, Call, Check, Hits, Limit, Micros, Op, Source, Verdict,
 };
-use tidegate::resilience::deadline::Deadline;
-use tidegate::resilience::fallback::{Fallback, FallbackConfig};
-use tidegate::resilience::prepaid_hits::PrepaidHits;
-use tidegate::resilience::refusal_cache::RefusalCache;
+use tidegate::resilience::stack::{self, StackConfig};
 use tidegate::store::Store;
 use tidegate::store::delivery::UnheardHits;
 use tidegate::store::memory::MemoryStore;
@@ -31,8 +28,7 @@ use crate::support::redis_server::Server;
 /// Time that a call waits for Redis, in milliseconds.
 const BUDGET_MS: u64 = 100;
 
-pub type Stack =
-    Arc<Fallback<Deadline<RefusalCache<PrepaidHits<RedisStore<Scripted>>>>, MemoryStore>>;
+pub type Stack = Arc<stack::Stack<RedisStore<Scripted>, MemoryStore>>;
 
 /// The whole stack of the service over a scripted transport.
 pub struct Bench {
@@ -62,12 +58,9 @@ impl Bench {
         let prefix = Prefix::default();
         let redis = RedisStore::new(transport.clone(), prefix.clone(), TimeSource::Server);
         let mut unheard = vec![redis.stats().unheard.clone()];
-        let prepaid = PrepaidHits::new(redis, 1, Clock::System);
-        unheard.push(prepaid.unheard().clone());
-        let remote = RefusalCache::new(prepaid).enabled(false);
-        let remote = Deadline::new(remote, Duration::from_millis(BUDGET_MS), Clock::System);
-        let config = FallbackConfig { replicas: 1 };
-        let stack = Fallback::new(remote, MemoryStore::new(100_000), config, Clock::System);
+        let budget = Duration::from_millis(BUDGET_MS);
+        let config = StackConfig { budget, replicas: 1, refusal_cache: false };
+        let stack = stack::Stack::new(redis, MemoryStore::new(100_000), config, Clock::System);
         unheard.push(stack.stats().unheard.clone());
         let probe = RedisStore::new(transport.prompt(), prefix, TimeSource::Server);
         Bench {

@@ -9,7 +9,7 @@ use tidegate::domain::{
     Answer, Answers, Call, Code, ExecutionStatus, Hits, Micros, Receipt, Request, Source,
     WaitPrecision,
 };
-use tidegate::resilience::refusal_cache::RefusalCache;
+use tidegate::resilience::stack::{Stack, StackConfig};
 use tidegate::server::RlsService;
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
@@ -74,8 +74,10 @@ impl<S: Store> Bench<S> {
     }
 }
 
-fn cached() -> Bench<RefusalCache<MemoryStore>> {
-    Bench::new(RefusalCache::new(MemoryStore::new(1_000)), GlobalModes::default())
+fn cached() -> Bench<Arc<Stack<MemoryStore, MemoryStore>>> {
+    let [remote, local] = [1_000; 2].map(MemoryStore::new);
+    let stack = Stack::new(remote, local, StackConfig::default(), Clock::System);
+    Bench::new(stack, GlobalModes::default())
 }
 
 #[tokio::test]

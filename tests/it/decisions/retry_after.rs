@@ -5,9 +5,10 @@
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
+use tidegate::clock::Clock;
 use tidegate::decide::{Decider, GlobalModes};
 use tidegate::domain::{Answer, Answers, Call, Code, Micros, Receipt, Source, WaitPrecision};
-use tidegate::resilience::refusal_cache::RefusalCache;
+use tidegate::resilience::stack::{Stack, StackConfig};
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
@@ -22,7 +23,7 @@ use super::test_decider::{NOON, TestDecision, TestDescriptor, answered, compiled
 use crate::support::plain_transport::Plain;
 use crate::support::proof;
 use crate::support::random::Random;
-use crate::support::redis_server::Server;
+use crate::support::redis_server::{PATIENCE, Server};
 
 /// Tick of every limit here: only sliding windows of a minute or more have a longer one.
 const UNIT: Micros = Micros(1);
@@ -158,7 +159,7 @@ fn random_call(random: &mut Random, yaml: &str) -> Vec<TestDescriptor> {
 }
 
 struct Bench<S> {
-    decider: Decider<Recorder<RefusalCache<S>>, ()>,
+    decider: Decider<Recorder<Arc<Stack<S, MemoryStore>>>, ()>,
     now: Micros,
 }
 
@@ -173,8 +174,9 @@ struct Seen {
 
 impl<S: Store> Bench<S> {
     fn new(store: S, yaml: &str) -> Bench<S> {
-        let cached = RefusalCache::new(store);
-        let recorder = Recorder { store: cached, latest: Mutex::default() };
+        let config = StackConfig { budget: PATIENCE, ..StackConfig::default() };
+        let stack = Stack::new(store, MemoryStore::new(1_000), config, Clock::System);
+        let recorder = Recorder { store: stack, latest: Mutex::default() };
         let policy = Arc::new(compiled(yaml));
         Bench { decider: Decider::new(policy, recorder, (), GlobalModes::default()), now: NOON }
     }

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use tidegate::clock::Clock;
 use tidegate::domain::{Accounting, Answer, Call, Check, Hits, Micros, Source, Verdict};
-use tidegate::resilience::deadline::Deadline;
-use tidegate::store::{SharedStore, Store};
+use tidegate::store::SharedStore as _;
 
-use super::replica::{HOT, LOTS_ARE_OVER, Replica, prepaid_hits, server, until_counted};
+use super::replica::{HOT, LOTS_ARE_OVER, Replica, server, until_counted};
 use crate::support::limits::*;
 use crate::support::real_store::{counted, text};
 use crate::support::redis_server::{Server, until};
@@ -132,7 +131,7 @@ async fn a_call_an_hour_later_by_the_wall_clock_alone_spends_no_prepaid_hit() {
         let checks = [take(key(HOT), &limit, 1)];
         let (accounting, now) = (Accounting::AllOrNothing, Micros(Clock::System.now().0 + HOUR));
         let later = Call { checks: &checks, accounting, now, deadline: None };
-        let answers = replica.0.apply(&later).await;
+        let answers = replica.0.decide(&later).await;
         assert_eq!(answers.each[0].verdict(), Some(Verdict::Pass));
         assert_eq!(replica.stats().prepaid_calls, before, "its window may have ended");
     }
@@ -154,12 +153,13 @@ async fn a_lost_connection_ends_the_lots_and_nothing_is_returned() {
     let (server, limit) = (server(), prepaid(&window(100_000, HOUR)));
     let replica = Replica::of(&server, 1).await;
     let admitted = replica.warm(&limit).await;
-    let losses = || replica.0.nodes()[0].stats.losses.get();
+    let losses = || replica.0.remote().nodes()[0].stats.losses.get();
     let (had, held) = (losses(), replica.held());
     assert!(held > 0);
     server.ask(&["CLIENT", "KILL", "USER", "tidegate"]);
     until("the loss is noticed", || losses() > had).await;
-    until("it is connected again", || replica.0.nodes()[0].stats.connected.get() > 0).await;
+    until("it is connected again", || replica.0.remote().nodes()[0].stats.connected.get() > 0)
+        .await;
     assert!(!replica.spends(&limit).await, "another server may have answered");
     tokio::time::sleep(LOTS_ARE_OVER).await;
     let check = take(key(HOT), &limit, 1);
@@ -186,22 +186,21 @@ fn a_replica_that_is_killed_loses_at_most_one_lot() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lot_with_an_unknown_outcome_is_lost_and_the_next_one_is_taken() {
     let (server, limit) = (server(), prepaid(&window(100_000, HOUR)));
-    let prepaid = prepaid_hits(&server, 1).await;
-    let budgeted = Deadline::new(prepaid, Duration::from_millis(50), Clock::System);
+    let replica = Replica::with_budget(&server, Duration::from_millis(50)).await;
     let mut admitted = 0;
     let check = take(key(HOT), &limit, 1);
     let hit = async || {
         let (checks, accounting) = ([check], Accounting::AllOrNothing);
         let call = Call { checks: &checks, accounting, now: Clock::System.now(), deadline: None };
-        budgeted.apply(&call).await.each[0]
+        replica.0.ask(&call).await.each[0]
     };
     for round in 0..3 {
-        let before = budgeted.shared_stats().prepaid_hits;
+        let before = replica.stats().prepaid_hits;
         for _ in 0..200 {
             admitted += hit().await.outcome().map_or(0, |outcome| outcome.charged.0);
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert!(budgeted.shared_stats().prepaid_hits > before, "no lot in round {round}");
+        assert!(replica.stats().prepaid_hits > before, "no lot in round {round}");
         server.freeze();
         while matches!(hit().await, Answer::Decided(_)) {
             admitted += 1;

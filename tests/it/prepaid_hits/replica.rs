@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use tidegate::clock::Clock;
 use tidegate::domain::{Accounting, Answers, Call, Check, Limit, Outcome, Verdict};
-use tidegate::resilience::prepaid_hits::PrepaidHits;
-use tidegate::resilience::refusal_cache::RefusalCache;
+use tidegate::resilience::deadline::BUDGET_DEFAULT;
+use tidegate::resilience::stack::{Stack, StackConfig};
+use tidegate::store::SharedStoreStats;
+use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{RedisConfig, TopologyConfig};
 use tidegate::store::redis::client::topology::RedisClient;
-use tidegate::store::{SharedStore, SharedStoreStats, Store};
 
 use crate::support::acl;
 use crate::support::limits::{key, take};
-use crate::support::real_store::{config, counted, store};
+use crate::support::real_store::{config as redis_config, counted, store};
 use crate::support::redis_server::{Server, until};
 
 /// Longer than any lot lives, and its return takes.
@@ -24,19 +25,7 @@ pub const LOTS_ARE_OVER: Duration = Duration::from_millis(300);
 pub const HOT: u64 = 1;
 
 #[derive(Clone)]
-pub struct Replica(pub Arc<RefusalCache<PrepaidHits<RedisStore<RedisClient>>>>);
-
-/// Prepaid hits of one of so many replicas, over a single server.
-pub async fn prepaid_hits(server: &Server, replicas: u32) -> PrepaidHits<RedisStore<RedisClient>> {
-    prepaid_hits_over(config(TopologyConfig::Single, &[server.port]), replicas).await
-}
-
-async fn prepaid_hits_over(
-    config: RedisConfig,
-    replicas: u32,
-) -> PrepaidHits<RedisStore<RedisClient>> {
-    PrepaidHits::new(store(config).await, replicas, Clock::System)
-}
+pub struct Replica(pub Arc<Stack<RedisStore<RedisClient>, MemoryStore>>);
 
 pub fn server() -> Server {
     Server::start(&[&acl::line(acl::SINGLE)])
@@ -45,23 +34,32 @@ pub fn server() -> Server {
 impl Replica {
     /// One of so many replicas, over a single server.
     pub async fn of(server: &Server, replicas: u32) -> Replica {
-        Replica::over(config(TopologyConfig::Single, &[server.port]), replicas).await
+        Replica::over(redis_config(TopologyConfig::Single, &[server.port]), replicas).await
     }
 
     pub async fn over(config: RedisConfig, replicas: u32) -> Replica {
-        let prepaid = prepaid_hits_over(config, replicas).await;
-        Replica(Arc::new(RefusalCache::new(prepaid)))
+        Replica::with(config, StackConfig { replicas, ..StackConfig::default() }).await
     }
 
     /// A single replica that asks Redis about every refused counter.
     pub async fn without_refusal_cache(server: &Server) -> Replica {
-        let prepaid = prepaid_hits(server, 1).await;
-        Replica(Arc::new(RefusalCache::new(prepaid).enabled(false)))
+        Replica::with_budget(server, BUDGET_DEFAULT).await
+    }
+
+    /// The same, whose calls of [`Stack::ask`] wait this long.
+    pub async fn with_budget(server: &Server, budget: Duration) -> Replica {
+        let config = StackConfig { budget, replicas: 1, refusal_cache: false };
+        Replica::with(redis_config(TopologyConfig::Single, &[server.port]), config).await
+    }
+
+    async fn with(redis: RedisConfig, config: StackConfig) -> Replica {
+        let (store, local) = (store(redis).await, MemoryStore::new(1));
+        Replica(Stack::new(store, local, config, Clock::System))
     }
 
     pub async fn apply(&self, checks: &[Check<'_>]) -> Answers {
         let (accounting, now) = (Accounting::AllOrNothing, Clock::System.now());
-        self.0.apply(&Call { checks, accounting, now, deadline: None }).await
+        self.0.decide(&Call { checks, accounting, now, deadline: None }).await
     }
 
     /// One hit of the hot counter.

@@ -13,8 +13,8 @@ use tidegate::domain::{
     ExecutionStatus, FixedWindow, Hits, Limit, Micros, OnStoreFailure, Op, Rate, Receipt, Refill,
     Role, Source, Unit, Verdict, Window,
 };
-use tidegate::resilience::fallback::{Fallback, FallbackConfig};
 use tidegate::resilience::outage::FallbackReason;
+use tidegate::resilience::stack::{Stack, StackConfig};
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::{LocalStore, Store};
 
@@ -119,12 +119,13 @@ pub fn call<'a>(checks: &'a [Check<'a>], now: Micros) -> Call<'a> {
     Call { checks, accounting: Accounting::AllOrNothing, now, deadline: None }
 }
 
-fn fallback(replicas: u32) -> Arc<Fallback<FlakyStore, MemoryStore>> {
+fn fallback(replicas: u32) -> Arc<Stack<FlakyStore, MemoryStore>> {
     let local = MemoryStore::new(10_000);
-    Fallback::new(FlakyStore::new(), local, FallbackConfig { replicas }, Clock::System)
+    let config = StackConfig { replicas, refusal_cache: false, ..StackConfig::default() };
+    Stack::new(FlakyStore::new(), local, config, Clock::System)
 }
 
-async fn verdict(store: &Arc<Fallback<FlakyStore, MemoryStore>>, check: Check<'_>) -> Verdict {
+async fn verdict(store: &Arc<Stack<FlakyStore, MemoryStore>>, check: Check<'_>) -> Verdict {
     store.apply(&call(&[check], NOW)).await.each[0].outcome().unwrap().verdict
 }
 
@@ -135,7 +136,7 @@ fn used(store: &MemoryStore, identity: u128, limit: &Arc<Limit>, now: Micros) ->
 
 /// How many single hits pass.
 async fn admitted(
-    store: &Arc<Fallback<FlakyStore, MemoryStore>>,
+    store: &Arc<Stack<FlakyStore, MemoryStore>>,
     limit: &Arc<Limit>,
     tries: u64,
     now: Micros,
@@ -344,7 +345,7 @@ impl Store for BusyStore {
 #[tokio::test]
 async fn a_call_that_the_store_sheds_is_counted_apart() {
     let store =
-        Fallback::new(BusyStore, MemoryStore::new(1_000), FallbackConfig::default(), Clock::System);
+        Stack::new(BusyStore, MemoryStore::new(1_000), StackConfig::default(), Clock::System);
     let limit = window(10, OnStoreFailure::Local);
     let answers = store.apply(&call(&[take(1, &limit, 1)], NOW)).await;
     assert_eq!(answers.source, Source::Shed);

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use tidegate::clock::Clock;
 use tidegate::domain::{Accounting, Answers, Call, Limit, Micros, Receipt, Verdict};
-use tidegate::resilience::refusal_cache::RefusalCache;
+use tidegate::resilience::stack::{Stack, StackConfig};
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 use tokio::sync::oneshot;
@@ -73,7 +74,8 @@ fn flood(limit: &Arc<Limit>, processes: usize, round_trip_us: u64) -> (u64, u64)
         .map(|_| {
             let (store, timer, asked) =
                 (Arc::clone(&store), Arc::clone(&timer), Arc::clone(&asked));
-            RefusalCache::new(FarStore { store, timer, round_trip_us, asked })
+            let remote = FarStore { store, timer, round_trip_us, asked };
+            Stack::new(remote, MemoryStore::new(1), StackConfig::default(), Clock::System)
         })
         .collect();
     let checks = [take(key(1), limit, 1)];
@@ -88,7 +90,7 @@ fn flood(limit: &Arc<Limit>, processes: usize, round_trip_us: u64) -> (u64, u64)
                 let (checks, now) = (&checks, timer.now());
                 let accounting = Accounting::AllOrNothing;
                 calls.push(async move {
-                    cache.apply(&Call { checks, accounting, now, deadline: None }).await
+                    cache.decide(&Call { checks, accounting, now, deadline: None }).await
                 });
             }
             while let Some(Some(answers)) = calls.next().now_or_never() {

@@ -1,12 +1,10 @@
-//! The layers above a shared store pass on what the store reports, and add their own statistics.
+//! The stack above a shared store adds its own statistics to those of the store.
 
 use std::time::Duration;
 
 use tidegate::clock::Clock;
 use tidegate::domain::{Answers, Call, Receipt};
-use tidegate::resilience::deadline::Deadline;
-use tidegate::resilience::prepaid_hits::PrepaidHits;
-use tidegate::resilience::refusal_cache::RefusalCache;
+use tidegate::resilience::stack::{Stack, StackConfig};
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::{SharedStore, SharedStoreStats, Store};
 
@@ -52,35 +50,20 @@ impl SharedStore for Reporting {
     fn failure(&self) -> Option<String> {
         Some("it is away".to_owned())
     }
-
-    fn retire_policy(&self) {}
-}
-
-fn layers() -> Deadline<RefusalCache<PrepaidHits<Reporting>>> {
-    let prepaid = PrepaidHits::new(Reporting(MemoryStore::new(1_000)), 1, Clock::System);
-    let cached = RefusalCache::new(prepaid);
-    Deadline::new(cached, Duration::from_secs(3_600), Clock::System)
-}
-
-#[test]
-fn what_a_store_reports_is_seen_through_every_layer() {
-    let layers = layers();
-    assert_eq!(layers.counter_losses(), 3);
-    assert!(!layers.is_available());
-    assert_eq!(layers.failure().as_deref(), Some("it is away"));
-    assert_eq!(layers.nodes().len(), 2);
 }
 
 #[tokio::test]
-async fn every_layer_adds_its_statistics_to_those_of_the_store() {
-    let (layers, limit) = (layers(), window(1, HOUR));
+async fn the_stack_adds_its_statistics_to_those_of_the_store() {
+    let (remote, local) = (Reporting(MemoryStore::new(1_000)), MemoryStore::new(1));
+    let config = StackConfig { budget: Duration::from_secs(3_600), ..StackConfig::default() };
+    let (stack, limit) = (Stack::new(remote, local, config, Clock::System), window(1, HOUR));
     let checks = [take(key(1), &limit, 1); 2];
     for _ in 0..2 {
-        layers.apply(&call(&checks[..1], START)).await;
+        stack.ask(&call(&checks[..1], START)).await;
     }
-    layers.apply(&call(&checks, START)).await;
+    stack.ask(&call(&checks, START)).await;
     let late = Some(Clock::System.monotonic_now());
-    layers.apply(&Call { deadline: late, ..call(&checks, START) }).await;
+    stack.ask(&Call { deadline: late, ..call(&checks, START) }).await;
     let expected = SharedStoreStats {
         overruns: 1,
         cached_refusals: 2,
@@ -88,5 +71,5 @@ async fn every_layer_adds_its_statistics_to_those_of_the_store() {
         script_calls: 5,
         ..SharedStoreStats::default()
     };
-    assert_eq!(layers.shared_stats(), expected);
+    assert_eq!(stack.shared_stats(), expected);
 }

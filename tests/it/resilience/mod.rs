@@ -1,4 +1,4 @@
-//! The layers between a decision and its store: deadline, fallback, refusal cache.
+//! The stack between a decision and its store: deadline, fallback, refusal cache.
 
 mod empty_restarts;
 mod fallback;

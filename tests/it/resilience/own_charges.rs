@@ -10,8 +10,7 @@ use tidegate::domain::{
     Accounting, Answer, Answers, Call, Charge, Check, ExecutionStatus, Hits, Limit, Micros, Op,
     Receipt, Role, Source, Verdict,
 };
-use tidegate::resilience::fallback::{Fallback, FallbackConfig};
-use tidegate::resilience::refusal_cache::RefusalCache;
+use tidegate::resilience::stack::{Stack, StackConfig};
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::{LocalStore as _, SharedStore, SharedStoreStats, Store};
 
@@ -58,6 +57,11 @@ impl Store for Remote {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         // As over a network: other calls are decided between a call's start and its decision.
         tokio::task::yield_now().await;
+        if call.deadline.is_none() {
+            // No caller waits. Loses the charges, as a store would that is asked too late to help.
+            let unanswered = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
+            return Answers::new(vec![unanswered; call.checks.len()], Source::Redis);
+        }
         self.0.asked.fetch_add(1, Ordering::SeqCst);
         if self.0.is_away.load(Ordering::SeqCst) {
             let unanswered = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
@@ -70,12 +74,6 @@ impl Store for Remote {
         let each = self.0.with_counters(|counters| counters.decide(call));
         tokio::task::yield_now().await;
         Answers::new(each, Source::Redis)
-    }
-
-    /// Loses the charges, as a store would that is asked too late to help.
-    async fn apply_in_background(&self, call: &Call<'_>) -> Answers {
-        let unanswered = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
-        Answers::new(vec![unanswered; call.checks.len()], Source::Redis)
     }
 
     async fn refund(&self, receipts: &[Receipt]) {
@@ -113,17 +111,16 @@ impl SharedStore for Remote {
     fn failure(&self) -> Option<String> {
         None
     }
-
-    fn retire_policy(&self) {}
 }
 
-type Replica = Arc<Fallback<Remote, MemoryStore>>;
+type Replica = Arc<Stack<Remote, MemoryStore>>;
 
 fn replicas(count: u32) -> (Arc<Forgetful>, Vec<Replica>) {
     let store = Arc::<Forgetful>::default();
     let replica = |_| {
-        let config = FallbackConfig { replicas: count };
-        Fallback::new(Remote(Arc::clone(&store)), MemoryStore::new(10_000), config, Clock::System)
+        let config =
+            StackConfig { replicas: count, refusal_cache: false, ..StackConfig::default() };
+        Stack::new(Remote(Arc::clone(&store)), MemoryStore::new(10_000), config, Clock::System)
     };
     let replicas = (0..count).map(replica).collect();
     (store, replicas)
@@ -252,7 +249,7 @@ async fn a_refused_check_is_not_sent_and_debts_and_refunds_are() {
     // The second check would pass, but the call is rejected: it is neither asked nor charged.
     let checks = [take(1, &limit, 1), take(3, &other, 9)];
     let answers = replica.apply(&call(&checks, START)).await;
-    assert_eq!((answers.each[1], asked()), (Answer::NotAsked, before));
+    assert_eq!((answers.each[1].outcome(), asked()), (None, before));
     assert_eq!(answers.source, Source::Cached, "Redis is not away");
     assert!(passes(replica, take(3, &other, 91), START).await, "nothing is held back");
     // A debt and a refund take effect although the call is rejected.
@@ -512,9 +509,8 @@ async fn the_bound_of_over_admission_counts_each_hit_once_and_until_it_expires()
 #[tokio::test]
 async fn a_check_that_is_not_asked_shows_what_the_last_call_left() {
     let store = Arc::<Forgetful>::default();
-    let cached = RefusalCache::new(Remote(Arc::clone(&store)));
-    let (local, config) = (MemoryStore::new(10_000), FallbackConfig { replicas: 1 });
-    let replica = Fallback::new(cached, local, config, Clock::System);
+    let (local, config) = (MemoryStore::new(10_000), StackConfig::default());
+    let replica = Stack::new(Remote(Arc::clone(&store)), local, config, Clock::System);
     let (narrow, wide) = (window(2, HOUR), window(5, HOUR));
     let checks = [take(1, &narrow, 2), take(2, &wide, 2)];
     let answers = replica.apply(&call(&checks, START)).await.each;

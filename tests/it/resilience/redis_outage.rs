@@ -11,8 +11,8 @@ use tidegate::domain::{
     Accounting, Algorithm, Answer, Call, Charge, FixedWindow, Hits, Limit, Micros, OnStoreFailure,
     Rate, Source, Unit, Verdict, Window,
 };
-use tidegate::resilience::deadline::{BUDGET_DEFAULT, Deadline};
-use tidegate::resilience::fallback::{Fallback, FallbackConfig};
+use tidegate::resilience::deadline::BUDGET_DEFAULT;
+use tidegate::resilience::stack::{self, StackConfig};
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{
@@ -38,7 +38,7 @@ pub(super) const PATIENT: Duration = Duration::from_secs(2);
 /// A window that ends in no test, except for one second in May 2033.
 const DECADES: u64 = 1_000_000_000;
 
-pub(super) type Stack = Arc<Fallback<Deadline<RedisStore<RedisClient>>, MemoryStore>>;
+pub(super) type Stack = Arc<stack::Stack<RedisStore<RedisClient>, MemoryStore>>;
 
 /// A replica with its own connections, budget and fallback.
 pub(super) async fn replica(port: u16, replicas: u32, budget: Duration) -> Arc<Stack> {
@@ -48,7 +48,6 @@ pub(super) async fn replica(port: u16, replicas: u32, budget: Duration) -> Arc<S
 }
 
 fn cold(port: u16, replicas: u32, budget: Duration) -> Stack {
-    let clock = Clock::default();
     let config = RedisConfig {
         addresses: vec![Address::Tcp("127.0.0.1".into(), port)],
         // As the service does.
@@ -59,9 +58,8 @@ fn cold(port: u16, replicas: u32, budget: Duration) -> Stack {
     };
     let connections = RedisClient::open(config, PRODUCTION.all().to_vec()).unwrap();
     let store = RedisStore::new(connections, Prefix::default(), TimeSource::Server);
-    let remote = Deadline::new(store, budget, clock);
-    let stand_in = FallbackConfig { replicas };
-    Fallback::new(remote, MemoryStore::new(100_000), stand_in, Clock::System)
+    let config = StackConfig { budget, replicas, refusal_cache: false };
+    stack::Stack::new(store, MemoryStore::new(100_000), config, Clock::System)
 }
 
 pub(super) fn limit(hits: u64) -> Arc<Limit> {

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tidegate::clock::Clock;
 use tidegate::domain::{
     Accounting, Algorithm, Answer, Answers, Bucket, Call, Charge, Check, CounterKey, FixedWindow,
     Hits, Limit, Micros, Op, Receipt, Refill, Role, Source, Verdict, Window,
 };
-use tidegate::resilience::refusal_cache::RefusalCache;
+use tidegate::resilience::stack::{Stack, StackConfig};
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::{LocalStore, Store};
 
@@ -41,7 +42,7 @@ impl Store for CountingStore {
 }
 
 struct Bench {
-    store: RefusalCache<CountingStore>,
+    store: Arc<Stack<CountingStore, MemoryStore>>,
     /// What another process charges, too.
     shared: Arc<MemoryStore>,
     asked: Arc<AtomicU64>,
@@ -56,7 +57,8 @@ impl Bench {
         let (shared, asked) = (Arc::new(MemoryStore::new(1_000_000)), Arc::default());
         let (store, counted) = (Arc::clone(&shared), Arc::clone(&asked));
         let inner = CountingStore { store, asked: counted, refuses_transiently };
-        Bench { store: RefusalCache::new(inner), shared, asked }
+        let (local, config) = (MemoryStore::new(1_000_000), StackConfig::default());
+        Bench { store: Stack::new(inner, local, config, Clock::System), shared, asked }
     }
 
     /// The answers, who gave them, and how many checks the store was asked.
@@ -132,8 +134,8 @@ async fn a_refused_check_is_refused_again_without_asking() {
     let last = bench.one(START + 499_999, take(1, &limit, 1)).await;
     assert_eq!(last, (Verdict::Refuse, Some(1), false));
     assert_eq!(bench.one(START + 500_000, take(1, &limit, 1)).await, (Verdict::Pass, None, true));
-    assert_eq!(bench.store.stats().refused.load(Ordering::Relaxed), 2);
-    assert_eq!(bench.store.stats().calls_saved.load(Ordering::Relaxed), 2);
+    assert_eq!(bench.store.stats().cached_refusals.load(Ordering::Relaxed), 2);
+    assert_eq!(bench.store.stats().cached_calls.load(Ordering::Relaxed), 2);
 }
 
 #[tokio::test]
@@ -312,7 +314,7 @@ async fn a_reload_and_a_clock_that_steps_back_ask_again() {
     bench.one(START, take(1, &limit, 1)).await;
     assert!(!bench.one(START, take(1, &limit, 1)).await.2);
     assert!(bench.one(START - 1, take(1, &limit, 1)).await.2);
-    bench.store.clear();
+    bench.store.retire_policy();
     assert!(bench.one(START, take(1, &limit, 1)).await.2);
 }
 
@@ -471,6 +473,17 @@ async fn the_first_refusal_that_may_be_transient_is_cached_for_50_ms_only() {
     assert!(asks_at(0).await && asks_at(0).await);
     assert!(asks_at(20 * SECOND).await, "the second refusal");
     assert!(!asks_at(21 * SECOND - 1).await);
+}
+
+/// Other replicas refund the prepaid hits that they do not spend.
+#[tokio::test]
+async fn the_first_refusal_of_a_prepaid_limit_is_cached_for_50_ms_only() {
+    let (bench, limit) = (Bench::new(), limits::prepaid(&window(1, 60 * SECOND)));
+    let asks_at = async |micros| bench.one(START + micros, take(1, &limit, 1)).await.2;
+    assert!(asks_at(0).await && asks_at(0).await);
+    assert!(!asks_at(49_999).await);
+    assert!(asks_at(50_000).await, "the second refusal");
+    assert!(!asks_at(1_049_999).await);
 }
 
 #[tokio::test]

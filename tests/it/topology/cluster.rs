@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
+use tidegate::clock::Clock;
 use tidegate::domain::{
     Accounting, Answer, Call, Check, ExecutionStatus, Hits, Micros, Op, Receipt, Source, Verdict,
 };
-use tidegate::resilience::refusal_cache::RefusalCache;
+use tidegate::resilience::stack::{Stack, StackConfig};
+use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::TopologyConfig;
 use tidegate::store::redis::client::node_stats::NodeReport;
@@ -466,7 +468,8 @@ fn calls_to(cluster: &Cluster, nodes: &[NodeReport], home: usize) -> u64 {
 async fn refused_calls_over_two_nodes_cost_four_commands_per_limit_and_second() {
     let Bench { cluster, connections, _turn } = bench(false).await;
     let store = RedisStore::new(connections, Prefix::default(), TimeSource::Server);
-    let store = RefusalCache::new(store);
+    let config = StackConfig { budget: PATIENCE, ..StackConfig::default() };
+    let store = Stack::new(store, MemoryStore::new(1_000), config, Clock::System);
     let (wide, narrow) = (limits::bucket(100_000, SECOND), limits::bucket(5, HOUR));
     let year = 365 * 24 * HOUR;
     let windows = (limits::window(100_000, year), limits::window(5, year));
@@ -486,7 +489,7 @@ async fn refused_calls_over_two_nodes_cost_four_commands_per_limit_and_second() 
         }
         let alone = Call { checks: &checks[..1], ..first };
         let left = store.apply(&alone).await.each[0].outcome().unwrap().available;
-        let sent = || [0, 1].map(|home| calls_to(&cluster, &store.nodes(), home));
+        let sent = || [0, 1].map(|home| calls_to(&cluster, &store.remote().nodes(), home));
         let before = sent();
         let mut cached = 0;
         for millis in 0..1_000 {

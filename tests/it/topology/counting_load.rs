@@ -16,8 +16,8 @@ use tidegate::domain::{
     Accounting, Algorithm, Answer, Call, Charge, Check, CounterKey, ExecutionStatus, FixedWindow,
     Hits, Limit, Micros, OnStoreFailure, Op, Rate, Role, Unit, Window,
 };
-use tidegate::resilience::deadline::Deadline;
-use tidegate::store::Store;
+use tidegate::resilience::stack::{Stack, StackConfig};
+use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{Address, RedisConfig, TopologyConfig};
 use tidegate::store::redis::client::node_stats::{Counter, NodeStats};
@@ -107,7 +107,7 @@ const CAPACITY: u64 = 1_000_000_000;
 const DECADES: u64 = 1_000_000_000;
 
 /// The store with the layers of the service.
-pub type BudgetedStore = Deadline<RedisStore<RedisClient>>;
+pub type BudgetedStore = Arc<Stack<RedisStore<RedisClient>, MemoryStore>>;
 
 /// One counter, and what its callers know of it.
 #[derive(Debug, Default)]
@@ -148,7 +148,7 @@ pub fn records(count: u128) -> Vec<CounterRecord> {
 /// Running callers.
 pub struct Load {
     pub book: Arc<Vec<CounterRecord>>,
-    store: Arc<BudgetedStore>,
+    store: BudgetedStore,
     limit: Arc<Limit>,
     stop: Arc<AtomicBool>,
     callers: JoinSet<()>,
@@ -167,7 +167,6 @@ impl Load {
     }
 
     fn start_on((store, limit): (BudgetedStore, Arc<Limit>), book: Vec<CounterRecord>) -> Load {
-        let store = Arc::new(store);
         let (book, stop) = (Arc::new(book), Arc::new(AtomicBool::new(false)));
         let mut callers = JoinSet::new();
         for caller in 0..CALLERS {
@@ -189,7 +188,7 @@ impl Load {
     }
 
     pub fn connections(&self) -> &RedisClient {
-        self.store.store().transport()
+        self.store.remote().transport()
     }
 
     /// Waits until every selected counter was charged `more` times.
@@ -276,7 +275,8 @@ pub fn counted_with(
         prepay: false,
         limit_id: 0,
     });
-    (Deadline::new(redis, budget, Clock::default()), limit)
+    let config = StackConfig { budget, replicas: 1, refusal_cache: false };
+    (Stack::new(redis, MemoryStore::new(1), config, Clock::System), limit)
 }
 
 async fn call(store: &BudgetedStore, limit: &Arc<Limit>, records: &[&CounterRecord]) {
@@ -315,7 +315,7 @@ pub async fn apply(
     };
     let checks: Vec<Check<'_>> = records.iter().map(check).collect();
     let (accounting, now) = (Accounting::AllOrNothing, Micros::ZERO);
-    store.apply(&Call { checks: &checks, accounting, now, deadline: None }).await.each
+    store.ask(&Call { checks: &checks, accounting, now, deadline: None }).await.each
 }
 
 /// The hits in a counter, if there is an answer.

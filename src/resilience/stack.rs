@@ -1,0 +1,345 @@
+//! Decides calls with a store that may be slow or unavailable, such as Redis, and with a local store
+//! in its place.
+//!
+//! A call goes through these states:
+//!
+//! 1. *Own limits.* While the store may lack charges of this replica, a check must also pass against
+//!    this replica's own charges (`with_own_charges`).
+//! 2. *Refusals.* A check that was refused recently is refused again (`refusal_cache`).
+//! 3. *Prepaid.* Hits that were charged in advance answer a check without the store (`prepaid_hits`).
+//! 4. *Decide by deadline.* The store decides the other checks, if there is time left (`deadline`).
+//! 5. *Learn.* Refusals and states of counters are kept for later calls (`refusal_cache`).
+//! 6. *Settle.* The local store decides the checks without an answer, and is charged what the store
+//!    has charged (`fallback`).
+//!
+//! Not here: the states themselves.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+
+use super::background_refunds::BackgroundRefunds;
+use super::deadline::{self, BUDGET_DEFAULT};
+use super::late_charges::LateCharges;
+use super::missing_charges::MissingCharges;
+use super::outage::{FallbackReason, Outage, OutageTracker};
+use super::over_admission::OverAdmission;
+use super::own_charges::OwnCharges;
+use super::prepaid_hits::{PrepaidHits, may_be_prepaid};
+use super::refusal_cache::RefusalCache;
+use super::replica_limits::ReplicaLimits;
+use super::store_override::StoreOverride;
+use crate::clock::Clock;
+use crate::domain::{Answers, Call, ExecutionStatus, Fraction, LateFate, Micros, Receipt, Source};
+use crate::store::delivery::{UnheardHits, unanswered};
+use crate::store::owned_tasks::OwnedTasks;
+use crate::store::{LocalStore, SharedStore, SharedStoreStats, Store};
+
+/// Maximum budget, one hour, which keeps the time at which it ends representable.
+const BUDGET_MAX: Duration = Duration::from_secs(3_600);
+
+/// Configuration of a [`Stack`].
+#[derive(Clone, Copy, Debug)]
+pub struct StackConfig {
+    /// Maximum time that a call waits for the store; at most one hour. A caller's deadline can
+    /// shorten it.
+    pub budget: Duration,
+    /// Number of replicas that share the limits; at least 1. The maximum number of prepaid hits is
+    /// divided by this number. In an outage, each replica enforces its share of every limit.
+    pub replicas: u32,
+    /// Whether to use the refusal cache, which repeats recent refusals without a call to the store.
+    pub refusal_cache: bool,
+}
+
+impl Default for StackConfig {
+    fn default() -> Self {
+        StackConfig { budget: BUDGET_DEFAULT, replicas: 1, refusal_cache: true }
+    }
+}
+
+/// Statistics of a [`Stack`], as totals since startup. [`OutageTracker`] counts the unanswered calls by
+/// reason.
+#[derive(Debug, Default)]
+pub struct StackStats {
+    /// Number of checks that were refused with a cached refusal.
+    pub cached_refusals: AtomicU64,
+    /// Number of calls decided entirely from cached refusals, without calling the remote store.
+    pub cached_calls: AtomicU64,
+    /// Number of calls answered entirely from prepaid hits, without calling the remote store.
+    pub prepaid_calls: AtomicU64,
+    /// Number of hits charged in advance.
+    pub prepaid_hits: AtomicU64,
+    /// Number of prepaid hits that were refunded, because no call spent them.
+    pub prepaid_refunded: AtomicU64,
+    /// Number of calls that had no time left when they arrived, and of calls that charged a lot or
+    /// reserved prepaid hits and were not answered by their deadline.
+    pub overruns: AtomicU64,
+    /// Number of calls admitted although the remote store did not answer every check.
+    pub admitted: AtomicU64,
+    /// Number of hits that the remote store may not have charged, although their calls were
+    /// admitted. This is an upper bound on the hits admitted beyond the limits.
+    pub admitted_hits: AtomicU64,
+    /// Number of calls rejected although the remote store did not answer every check.
+    pub refused: AtomicU64,
+    /// Number of checks refused while the remote store may lack charges, because their hits and
+    /// the hits charged by this replica alone exceed the limit.
+    pub refused_by_own_charges: AtomicU64,
+    /// Number of calls that failed with an error, because the remote store did not answer a check
+    /// whose limit has `on_store_failure: error`.
+    pub unavailable: AtomicU64,
+    /// Number of charges refunded on the remote store, because their call was rejected or failed.
+    pub refunded: AtomicU64,
+    /// Number of charges whose refund was dropped because too many refunds were in progress. The
+    /// hits stay charged until their window ends or their bucket refills.
+    pub refunds_lost: AtomicU64,
+    /// Hits charged for calls that a task owned and whose callers had left when the answer arrived:
+    /// calls that charged a lot or reserved prepaid hits, and those while own charges also counted.
+    pub unheard: UnheardHits,
+}
+
+/// Store that calls a remote store, keeps what it learns of its counters, and falls back to a local
+/// store.
+#[derive(Debug)]
+pub struct Stack<S, L> {
+    remote: Arc<S>,
+    pub(super) local: L,
+    budget: Duration,
+    store_override: StoreOverride,
+    pub(super) refusals: RefusalCache,
+    prepaid: Arc<PrepaidHits<S>>,
+    pub(super) replica_limits: ReplicaLimits,
+    pub(super) outages: OutageTracker,
+    pub(super) stats: Arc<StackStats>,
+    pub(super) over_admission: OverAdmission,
+    pub(super) missing_charges: MissingCharges,
+    pub(super) own_charges: OwnCharges,
+    pub(super) background_refunds: BackgroundRefunds,
+    pub(super) late_charges: LateCharges,
+    replicas: u32,
+    /// Tasks that own calls.
+    pub(super) tasks: OwnedTasks,
+}
+
+impl<S: Store, L: LocalStore> Store for Arc<Stack<S, L>> {
+    async fn apply(&self, call: &Call<'_>) -> Answers {
+        // Own limits.
+        self.record_new_losses(call.now);
+        let mut answers = if self.may_lack_charges(call) {
+            // Boxed, so that the future of all other calls stays small.
+            Box::pin(self.apply_in_task(call)).await
+        } else {
+            // Pinned here, because awaiting the future by value would copy it.
+            let answers = pin!(self.ask(call)).await;
+            // Settle.
+            self.settle(call, answers, &[])
+        };
+        if let Some(late) = answers.late.take() {
+            // The caller hears the answers, and was admitted without the charges that arrive late.
+            late.settle(LateFate::Keep);
+        }
+        answers
+    }
+
+    /// Refunds charges only on the remote store. The local store keeps counting the refunded hits
+    /// until their window ends or their bucket refills.
+    async fn refund(&self, receipts: &[Receipt]) {
+        self.refusals.forget(receipts);
+        self.remote.refund(receipts).await;
+    }
+}
+
+impl<S: Store, L: LocalStore> Stack<S, L> {
+    /// Creates a store that calls `remote` first, and uses `local` for every check that `remote`
+    /// does not answer. `clock` measures the duration of outages. Shared with the tasks that own
+    /// calls.
+    pub fn new(remote: S, local: L, config: StackConfig, clock: Clock) -> Arc<Self> {
+        let StackConfig { budget, replicas, refusal_cache } = config;
+        let (share, remote) = (Fraction::one_of(replicas), Arc::new(remote));
+        let stats = Arc::<StackStats>::default();
+        let prepaid = PrepaidHits::new(Arc::clone(&remote), replicas, Arc::clone(&stats));
+        Arc::new(Stack {
+            remote,
+            local,
+            budget: budget.min(BUDGET_MAX),
+            store_override: StoreOverride::default(),
+            refusals: RefusalCache::new(refusal_cache),
+            prepaid,
+            replica_limits: ReplicaLimits::new(share),
+            outages: OutageTracker::new(clock),
+            stats,
+            over_admission: OverAdmission::default(),
+            missing_charges: MissingCharges::default(),
+            own_charges: OwnCharges::new(share),
+            background_refunds: BackgroundRefunds::default(),
+            late_charges: LateCharges::default(),
+            replicas,
+            tasks: OwnedTasks::default(),
+        })
+    }
+
+    /// Lets the remote store decide a call by its deadline. Checks that it does not answer by then
+    /// are unanswered.
+    pub async fn ask(&self, call: &Call<'_>) -> Answers {
+        match self.reply_deadline(call) {
+            Ok(deadline) => {
+                let call = Call { deadline: Some(deadline), ..*call };
+                pin!(self.decide(&call)).await
+            }
+            Err(source) => unanswered(call, ExecutionStatus::NotExecuted, source),
+        }
+    }
+
+    /// Returns the time until which a call waits for the remote store.
+    ///
+    /// # Errors
+    ///
+    /// Returns the source that answers the call if it cannot be sent.
+    fn reply_deadline(&self, call: &Call<'_>) -> Result<Instant, Source> {
+        if self.store_override.is_disabled() {
+            return Err(Source::Local);
+        }
+        let now = Clock::System.monotonic_now();
+        let wait = deadline::wait_max(self.budget, now, call.deadline);
+        if wait.is_zero() {
+            self.stats.overruns.fetch_add(1, Ordering::Relaxed);
+            return Err(Source::Shed);
+        }
+        if Handle::try_current().is_err() {
+            // The store's timer would panic. The runtime of a library user may have ended.
+            return Err(Source::Redis);
+        }
+        Ok(now + wait)
+    }
+
+    /// Decides a call with cached refusals, prepaid hits and the remote store. Waits for the store
+    /// until the call's deadline or, without one, however long it takes.
+    pub async fn decide(&self, call: &Call<'_>) -> Answers {
+        // Refusals.
+        let refused = self.refusals.answer(call, &self.stats);
+        let checks = refused.as_ref().map_or(call.checks, |refused| &refused.remaining.checks);
+        let rest = Call { checks, ..*call };
+        let mut answers = if refused.is_some() && checks.is_empty() {
+            Answers::new(Vec::new(), Source::Cached)
+        } else if checks.iter().any(may_be_prepaid) {
+            // Prepaid.
+            pin!(self.prepaid.decide(&rest)).await
+        } else {
+            // Decide by deadline.
+            pin!(self.remote.apply(&rest)).await
+        };
+        // Learn.
+        self.refusals.learn(&rest, &answers.each, |check| {
+            // Other replicas refund the prepaid hits that they do not spend.
+            may_be_prepaid(check) || self.remote.has_transient_refusals(check)
+        });
+        if let Some(refused) = refused {
+            answers = refused.complete(answers);
+        }
+        self.refusals.fill_in_last_known(call, &mut answers.each);
+        answers
+    }
+
+    /// Discards the cached refusals and prepaid hits of the previous policy. Called when the policy
+    /// changes.
+    pub fn retire_policy(&self) {
+        self.refusals.clear();
+        self.prepaid.stop_spending();
+    }
+
+    /// Returns the remote store, which is called first.
+    pub fn remote(&self) -> &S {
+        &self.remote
+    }
+
+    /// Returns the local store, which decides the checks that the remote store does not answer.
+    pub fn local(&self) -> &L {
+        &self.local
+    }
+
+    /// Returns the override with which an operator can disable the remote store.
+    pub fn store_override(&self) -> &StoreOverride {
+        &self.store_override
+    }
+
+    /// Returns the tracker that counts unanswered calls and reports the current outage.
+    pub fn outages(&self) -> &OutageTracker {
+        &self.outages
+    }
+
+    /// Returns the configured number of replicas that share each limit.
+    pub fn replicas(&self) -> u32 {
+        self.replicas
+    }
+
+    /// Returns an upper bound on the number of hits that this replica has admitted beyond the
+    /// limits and that may still affect a limit. The remote store may not have charged these hits,
+    /// or may have charged and then lost them.
+    pub fn over_admitted_max(&self, now: Micros) -> u64 {
+        self.over_admission.update_hits_max(&self.stats.admitted_hits, now)
+    }
+
+    /// Returns the number of hits admitted locally since startup that were charged on the remote
+    /// store afterwards.
+    pub fn hits_charged_later(&self) -> u64 {
+        self.late_charges.charged()
+    }
+
+    /// Returns the statistics. Their values change while the service runs.
+    pub fn stats(&self) -> &StackStats {
+        &self.stats
+    }
+}
+
+impl<S: SharedStore, L: LocalStore> Stack<S, L> {
+    /// Returns the statistics of the remote store, together with those of this value.
+    pub fn shared_stats(&self) -> SharedStoreStats {
+        let (stats, load) = (&self.stats, |total: &AtomicU64| total.load(Ordering::Relaxed));
+        let remote = self.remote.shared_stats();
+        SharedStoreStats {
+            overruns: remote.overruns + load(&stats.overruns),
+            unheard_hits: remote.unheard_hits + stats.unheard.get(),
+            cached_refusals: load(&stats.cached_refusals),
+            cached_calls: load(&stats.cached_calls),
+            prepaid_calls: load(&stats.prepaid_calls),
+            prepaid_hits: load(&stats.prepaid_hits),
+            prepaid_refunded: load(&stats.prepaid_refunded),
+            ..remote
+        }
+    }
+
+    /// Updates the current outage, if a second has passed since a call last did, so that its start
+    /// and its end are logged even if nobody calls [`outage`](Self::outage). Costs an atomic load
+    /// otherwise.
+    pub(crate) fn update_outage(&self, now: Micros) {
+        if self.outages.claim_update(now) {
+            self.outage(now);
+        }
+    }
+
+    /// Returns the current outage, or `None` if there is none. Also logs the start and the end of
+    /// outages. Calls do so, too; without calls, nobody learns of an outage unless this is called.
+    pub fn outage(&self, now: Micros) -> Option<Outage> {
+        self.record_new_losses(now);
+        self.over_admission.expire_charges(now);
+        self.over_admitted_max(now);
+        let unavailable = if self.store_override.is_disabled() {
+            Some(FallbackReason::Rehearsed)
+        } else {
+            (!self.remote.is_available()).then_some(FallbackReason::Unreachable)
+        };
+        self.outages.update(now, unavailable)
+    }
+
+    /// Waits until the background tasks of this value and of the remote store have ended. Called
+    /// only at shutdown, after the last call.
+    pub async fn wait_until_idle(&self) {
+        self.tasks.wait_until_done().await;
+        self.background_refunds.wait_until_done().await;
+        self.late_charges.wait_until_done().await;
+        self.prepaid.wait_until_idle().await;
+        self.remote.wait_until_idle().await;
+    }
+}
