@@ -10,7 +10,7 @@ use super::{Algorithm, Charge, Hits, Limit, Micros};
 
 /// Key of a counter. The `policy` module computes it from the domain, the limit's name, the window
 /// and the entries that select the counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CounterKey {
     /// Keyed 128-bit hash that identifies the counter.
     pub identity: u128,

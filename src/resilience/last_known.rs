@@ -1,73 +1,62 @@
 //! Last known states of counters. If a call is rejected before some of its checks are asked, their
 //! statuses report these states.
 //!
-//! A lost or outdated entry only makes a status less precise. The table therefore has a fixed
-//! size, and a new counter overwrites the one that occupies its entry.
-//!
-//! Not here: the refusals themselves (`refusal_cache`).
+//! Not here: the table (`known_counters`), the refusals themselves (`refusal_cache`).
 
-use std::sync::Mutex;
-
+use super::known_counters::{Known, KnownCounters};
 use crate::domain::{Answer, Check, Hits, Micros, Outcome};
 
-/// Number of entries in the table, 40 bytes each. A counter that several calls share is recorded
-/// again soon after the counter of another caller has overwritten it.
-const ENTRY_COUNT: usize = 8_192;
+/// Number of counters in the table, 40 bytes each, with one counter per set. A counter that several
+/// calls share is recorded again soon after the counter of another caller has overwritten it.
+const COUNTERS_MAX: usize = 8_192;
 
-/// Hash table of counters with the store's most recent answer for each. A locked entry is skipped,
-/// so that no call waits for another.
-#[derive(Debug)]
-pub(super) struct LastKnownCounters {
-    entries: Box<[Mutex<KnownCounter>]>,
-}
+/// Store's most recent answers, by the low 64 bits of the counter's identity. A locked counter is
+/// skipped, so that no call waits for another.
+pub(super) type LastKnownCounters = KnownCounters<KnownState, COUNTERS_MAX, 1>;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct KnownCounter {
-    /// Low 64 bits of the counter's identity.
-    counter: u64,
-    /// Time of the store's answer, by this process's clock; zero for an empty entry.
+pub(super) struct KnownState {
+    /// Time of the store's answer, by this process's clock.
     recorded_at: Micros,
     available: Hits,
     reset_at: Micros,
 }
 
-impl LastKnownCounters {
-    pub(super) fn new() -> LastKnownCounters {
-        LastKnownCounters { entries: (0..ENTRY_COUNT).map(|_| Mutex::default()).collect() }
+impl Known for KnownState {
+    type Key = u64;
+
+    fn is_useful(&self, now: Micros) -> bool {
+        (self.recorded_at..self.reset_at).contains(&now)
     }
 
+    fn stale_at(&self) -> Micros {
+        self.reset_at
+    }
+}
+
+impl LastKnownCounters {
     /// Records the store's answer to a check, for later checks of the same counter.
     pub(super) fn record(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) {
-        let (counter, entry) = self.entry(check);
-        if let Ok(mut entry) = entry.try_lock() {
-            *entry = KnownCounter {
-                counter,
-                recorded_at: now,
-                available: outcome.available,
-                reset_at: now.saturating_add(outcome.reset_after),
-            };
+        if let Some(mut set) = self.try_lock(&check.key) {
+            let reset_at = now.saturating_add(outcome.reset_after);
+            let state = KnownState { recorded_at: now, available: outcome.available, reset_at };
+            set.insert(check.key.identity as u64, state, now);
         }
     }
 
     /// Returns the answer for a check that is not sent to the store: `LastKnown` if its counter
     /// has an entry and has not been reset since, otherwise `NotAsked`.
     pub(super) fn answer(&self, check: &Check<'_>, now: Micros) -> Answer {
-        let (counter, entry) = self.entry(check);
-        let known = entry.try_lock().map(|entry| *entry).unwrap_or_default();
-        if known.counter != counter || !(known.recorded_at..known.reset_at).contains(&now) {
+        let key = check.key.identity as u64;
+        let known = self.try_lock(&check.key).and_then(|mut set| set.get(&key).copied());
+        let Some(known) = known.filter(|known| known.is_useful(now)) else {
             return Answer::NotAsked;
-        }
+        };
         Answer::LastKnown {
             // A changed limit may be smaller.
             available: known.available.min(check.limit.capacity()),
             reset_after: Some(known.reset_at.saturating_sub(now)),
         }
-    }
-
-    fn entry(&self, check: &Check<'_>) -> (u64, &Mutex<KnownCounter>) {
-        // The identity is a hash, so its lowest bits choose the entry.
-        let counter = check.key.identity as u64;
-        (counter, &self.entries[counter as usize % ENTRY_COUNT])
     }
 }
 

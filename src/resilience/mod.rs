@@ -8,6 +8,7 @@
 //! | `refusal_cache` | repeats recent refusals without calling the store |
 //! | `prepaid_hits` | takes hits of hot counters in advance and spends them without the store |
 //! | `prepaid_lots` | sizes and holds the prepaid hits |
+//! | `known_counters` | holds what this replica knows of counters, in a table of a fixed size |
 //! | `last_known` | holds the last known states of counters, for the statuses of skipped checks |
 //! | `remaining_checks` | selects the checks to send if some are already answered |
 //! | `fallback` | decides unanswered checks on the local store |
@@ -31,6 +32,7 @@ pub mod store_override;
 
 mod background_refunds;
 mod fallback;
+mod known_counters;
 mod last_known;
 mod late_charges;
 mod merge;

@@ -32,10 +32,8 @@
 
 use std::cell::LazyCell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
-use smallvec::SmallVec;
-
+use super::known_counters::{Known, KnownCounters};
 use super::last_known::LastKnownCounters;
 use super::remaining_checks::RemainingChecks;
 use super::stack::StackStats;
@@ -49,8 +47,8 @@ use crate::domain::{
 const TTL_MAX: Micros = Micros::SECOND;
 
 /// Maximum age at which the first refusal of a counter becomes stale if the counter's refusals may
-/// be [transient](crate::store::Store::has_transient_refusals): other calls may refund hits within a round trip,
-/// so that the next call passes.
+/// be [transient](crate::store::Store::has_transient_refusals): other calls may refund hits within a
+/// round trip, so that the next call passes.
 const TRANSIENT_TTL: Micros = Micros(50_000);
 
 /// Time for which a stale entry still rejects calls while a single call checks with the store
@@ -58,13 +56,15 @@ const TRANSIENT_TTL: Micros = Micros(50_000);
 /// the [default budget](super::deadline::BUDGET_DEFAULT) of a store call.
 const REVALIDATION_MAX: Micros = Micros(100_000);
 
-/// Number of sets, each with at most [`ENTRIES_PER_SET`] entries. All 4,096 entries take half a
-/// megabyte. Only a key that is refused repeatedly within a second benefits from the cache, and the
-/// eviction of an entry costs only one more call to the store.
+/// Number of sets, each with at most [`REFUSALS_PER_SET`] refusals. All 4,096 refusals take less than
+/// a megabyte. Only a key that is refused repeatedly within a second benefits from the cache, and the
+/// eviction of a refusal costs only one more call to the store.
 const SET_COUNT: usize = 512;
 
-/// Maximum number of entries per set. A lookup compares all of them.
-const ENTRIES_PER_SET: usize = 8;
+/// Maximum number of refusals per set. A lookup compares all of them.
+const REFUSALS_PER_SET: usize = 8;
+
+type Refusals = KnownCounters<CachedRefusal, SET_COUNT, REFUSALS_PER_SET>;
 
 /// Cache that repeats refusals until a retry could be admitted. Lets a call check with the store again
 /// after at most one second. Also holds the last known states of counters.
@@ -72,7 +72,10 @@ const ENTRIES_PER_SET: usize = 8;
 pub(super) struct RefusalCache {
     /// Whether refusals are cached. If false, every call goes to the store.
     enabled: bool,
-    sets: Box<[CacheSet]>,
+    refusals: Refusals,
+    /// Time at which the last refusal of each set expires, in microseconds since the Unix epoch; zero
+    /// if the set has never had one. A lookup locks the set only if it has a refusal.
+    last_expiries: Box<[AtomicU64]>,
     last_known: LastKnownCounters,
 }
 
@@ -96,19 +99,8 @@ impl PartlyRefused<'_> {
     }
 }
 
-/// Set of cached refusals. Uses a mutex, because an entry is too large for an atomic. A lookup
-/// locks it only if the set has live entries, and holds the lock for eight comparisons.
-#[derive(Debug, Default)]
-struct CacheSet {
-    /// Time at which the last entry expires, in microseconds since the Unix epoch; zero if the set
-    /// has never had an entry.
-    last_expiry: AtomicU64,
-    refusals: Mutex<SmallVec<[CachedRefusal; ENTRIES_PER_SET]>>,
-}
-
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct CachedRefusal {
-    key: RefusalKey,
     /// Time at which the refusal was cached, in microseconds since the Unix epoch.
     cached_at: Micros,
     /// Whether this is the first refusal of a counter whose refusals may be transient. If so, it is
@@ -128,6 +120,19 @@ struct CachedRefusal {
     refill_max: Micros,
     reset_at: Micros,
     available: Hits,
+}
+
+impl Known for CachedRefusal {
+    type Key = RefusalKey;
+
+    fn is_useful(&self, now: Micros) -> bool {
+        self.expires_at > now
+            || self.is_first_refusal && self.cached_at <= now && now < self.retry_at
+    }
+
+    fn stale_at(&self) -> Micros {
+        self.stale_at
+    }
 }
 
 impl CachedRefusal {
@@ -168,7 +173,7 @@ impl CachedRefusal {
 }
 
 /// Key of a cached refusal: the counter, the parameters of the limit, and the cost of the check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct RefusalKey {
     counter: CounterKey,
     cost: Hits,
@@ -178,15 +183,14 @@ struct RefusalKey {
 impl RefusalCache {
     /// Creates a cache. If `enabled` is false, it caches no refusals.
     pub(super) fn new(enabled: bool) -> Self {
-        let sets = (0..SET_COUNT).map(|_| CacheSet::default()).collect();
-        RefusalCache { enabled, sets, last_known: LastKnownCounters::new() }
+        let last_expiries = (0..SET_COUNT).map(|_| AtomicU64::new(0)).collect();
+        let (refusals, last_known) = (KnownCounters::new(), LastKnownCounters::new());
+        RefusalCache { enabled, refusals, last_expiries, last_known }
     }
 
     /// Removes all cached refusals. Must be called after a policy reload.
     pub(super) fn clear(&self) {
-        for set in &self.sets {
-            set.refusals.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        }
+        self.refusals.clear();
     }
 
     /// Refuses the checks of a call that have a cached refusal. Returns `None`, without an
@@ -228,9 +232,9 @@ impl RefusalCache {
         PartlyRefused { answers, remaining }
     }
 
-    fn select_set(&self, key: &CounterKey) -> &CacheSet {
-        // The identity is a hash, so its lowest bits choose the set.
-        &self.sets[(key.identity as usize) % SET_COUNT]
+    /// Returns the time at which the last refusal in the set of a counter expires.
+    fn last_expiry(&self, counter: &CounterKey) -> &AtomicU64 {
+        &self.last_expiries[Refusals::set_index(counter)]
     }
 
     /// Removes the cached refusals of counters to which hits are refunded.
@@ -243,20 +247,19 @@ impl RefusalCache {
 
     /// Removes all cached refusals of one counter.
     fn remove(&self, key: &CounterKey, now: Micros) {
-        self.retain(key, now, |_| false);
+        self.retain(key, now, |_, _| false);
     }
 
     /// Keeps only those cached refusals of a counter for which `is_kept` returns true.
     fn retain(
         &self,
-        key: &CounterKey,
+        counter: &CounterKey,
         now: Micros,
-        mut is_kept: impl FnMut(&mut CachedRefusal) -> bool,
+        mut is_kept: impl FnMut(&RefusalKey, &mut CachedRefusal) -> bool,
     ) {
-        let set = self.select_set(key);
-        if set.last_expiry.load(Ordering::Relaxed) > now.0 {
-            let mut refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-            refusals.retain(|refusal| refusal.key.counter != *key || is_kept(refusal));
+        if self.last_expiry(counter).load(Ordering::Relaxed) > now.0 {
+            let mut set = self.refusals.lock(counter);
+            set.retain(|key, refusal| key.counter != *counter || is_kept(key, refusal));
         }
     }
 
@@ -264,20 +267,20 @@ impl RefusalCache {
     /// retry times do not take it into account; otherwise, those of costs that would pass.
     fn remove_outdated(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) {
         let is_charged = outcome.charged > Hits::ZERO;
-        self.retain(&check.key, now, |held| {
+        self.retain(&check.key, now, |key, held| {
             let is_expected = || {
                 held.is_charged_ahead()
                     && outcome.charged == check.cost()
-                    && RefusalKey::for_check(check) == Some(held.key)
+                    && RefusalKey::for_check(check) == Some(*key)
             };
-            held.key.cost > outcome.available && (!is_charged || is_expected())
+            key.cost > outcome.available && (!is_charged || is_expected())
         });
     }
 
     /// Lets another call check a stale refusal with the store, if the call at `now` was to do so and
     /// did not, because another check had already rejected it.
     fn cancel_revalidation(&self, check: &Check<'_>, now: Micros) {
-        self.retain(&check.key, now, |held| {
+        self.retain(&check.key, now, |_, held| {
             if held.revalidated_at == now {
                 held.cancel_revalidation();
             }
@@ -289,20 +292,20 @@ impl RefusalCache {
     /// is stale, only the first caller gets `None` and calls the store; the others still get the
     /// refusal.
     fn get(&self, check: &Check<'_>, now: Micros) -> Option<Outcome> {
-        let set = self.select_set(&check.key);
-        if set.last_expiry.load(Ordering::Relaxed) <= now.0 {
+        let last_expiry = self.last_expiry(&check.key);
+        if last_expiry.load(Ordering::Relaxed) <= now.0 {
             return None;
         }
         let key = RefusalKey::for_check(check)?;
-        let mut refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        let refusal = refusals.iter_mut().find(|refusal| refusal.key == key)?;
+        let mut set = self.refusals.lock(&check.key);
+        let refusal = set.get(&key)?;
         // If the clock has stepped back behind the time of the refusal, ask the store.
         if now < refusal.cached_at || now >= refusal.expires_at {
             return None;
         }
         if now >= refusal.stale_at {
             refusal.start_revalidation(now);
-            set.last_expiry.fetch_max(refusal.expires_at.0, Ordering::Relaxed);
+            last_expiry.fetch_max(refusal.expires_at.0, Ordering::Relaxed);
             return None;
         }
         Some(Outcome {
@@ -334,13 +337,11 @@ impl RefusalCache {
         if !self.enabled {
             return;
         }
-        let set = self.select_set(&check.key);
-        let mut refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut set = self.refusals.lock(&check.key);
         // The refusal of a later call may have been received first.
         let latest = now.saturating_add(REVALIDATION_MAX);
-        let old = refusals
-            .iter()
-            .find(|old| old.key == key && old.cached_at <= latest && now < old.retry_at);
+        let old =
+            set.get(&key).copied().filter(|old| old.cached_at <= latest && now < old.retry_at);
         let is_repeated = old.is_some_and(|old| {
             !old.is_first_refusal || now >= old.cached_at.saturating_add(TRANSIENT_TTL)
         });
@@ -357,7 +358,6 @@ impl RefusalCache {
             _ => retry_at.saturating_add(REVALIDATION_MAX),
         };
         let refusal = CachedRefusal {
-            key,
             cached_at: now,
             is_first_refusal: is_first,
             stale_at,
@@ -369,17 +369,8 @@ impl RefusalCache {
             reset_at: now.saturating_add(outcome.reset_after),
             available: outcome.available,
         };
-        let is_useful = |held: &CachedRefusal| {
-            held.expires_at > now
-                || held.is_first_refusal && held.cached_at <= now && now < held.retry_at
-        };
-        refusals.retain(|held| held.key != key && is_useful(held));
-        if refusals.len() == ENTRIES_PER_SET {
-            let oldest = (0..ENTRIES_PER_SET).min_by_key(|at| refusals[*at].stale_at);
-            refusals.swap_remove(oldest.unwrap_or(0));
-        }
-        refusals.push(refusal);
-        set.last_expiry.fetch_max(expires.0, Ordering::Relaxed);
+        set.insert(key, refusal, now);
+        self.last_expiry(&check.key).fetch_max(expires.0, Ordering::Relaxed);
     }
 
     /// Updates the cache with the store's answers. Caches the refusals, and removes the entries of
