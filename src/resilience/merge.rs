@@ -32,14 +32,13 @@ pub(super) type LocalChecks = SmallVec<[(usize, Role); 4]>;
 
 /// Result of merging the remote store's answers to a call with local decisions.
 #[derive(Debug)]
-pub(super) enum MergeResult {
-    /// The call fails, because the remote store did not answer a check whose limit has
-    /// `on_store_failure: error`. `receipts` are the charges that the remote store must refund.
-    Unavailable { receipts: Vec<Receipt> },
-    /// The decision on the call is final. Every check has a result, except possibly shadow checks
-    /// and, if the call is rejected, the checks that were skipped. `receipts` are the charges that
-    /// the remote store must refund.
-    Decided { admitted: bool, receipts: Vec<Receipt> },
+pub(super) struct MergeResult {
+    /// Whether the call is admitted. Every check then has a result, except possibly shadow checks
+    /// and, if the call is rejected, the checks that were skipped. `None` if the call fails, because
+    /// the remote store did not answer a check whose limit has `on_store_failure: error`.
+    pub(super) is_admitted: Option<bool>,
+    /// Charges that the remote store must refund.
+    pub(super) receipts: Vec<Receipt>,
 }
 
 /// Decides the checks that the remote store did not answer, and then the call itself. `local`
@@ -60,7 +59,7 @@ pub(super) fn merge(
     };
     let mut each = call.checks.iter().zip(&*answers);
     if each.any(|(check, answer)| is_unanswered(answer) && wants_error(check)) {
-        return MergeResult::Unavailable { receipts: refund(answers) };
+        return MergeResult { is_admitted: None, receipts: refund(answers) };
     }
     let mut local_checks = LocalChecks::new();
     for (at, (check, answer)) in call.checks.iter().zip(&mut *answers).enumerate() {
@@ -99,7 +98,7 @@ pub(super) fn merge(
             answers[*at] = answer;
         }
     }
-    let admitted = !Admission::from_answers(call.checks, answers).is_rejected();
-    let receipts = if admitted { Vec::new() } else { refund(answers) };
-    MergeResult::Decided { admitted, receipts }
+    let is_admitted = !Admission::from_answers(call.checks, answers).is_rejected();
+    let receipts = if is_admitted { Vec::new() } else { refund(answers) };
+    MergeResult { is_admitted: Some(is_admitted), receipts }
 }

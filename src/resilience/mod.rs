@@ -12,11 +12,8 @@
 //! | `last_known` | holds the last known states of counters, for the statuses of skipped checks |
 //! | `remaining_checks` | selects the checks to send if some are already answered |
 //! | `fallback` | decides unanswered checks on the local store |
-//! | `late_charges` | charges hits of locally decided calls on the remote store afterwards |
-//! | `background_refunds` | refunds charges in background tasks, and limits the number of tasks |
-//! | `own_charges` | counts this replica's charges against the full limits |
-//! | `missing_charges` | records why the remote store may lack charges of this replica |
-//! | `over_admission` | computes an upper bound on the hits admitted beyond their limits |
+//! | `own_limits` | decides calls while the remote store may lack charges of this replica |
+//! | `ledger` | holds the hits that the remote store does not know of, or knows too many of |
 //! | `merge` | merges remote, local and configured answers into one decision |
 //! | `replica_limits` | holds this replica's share of each limit |
 //! | [`outage`] | tracks outages of the remote store, with their start and reason |
@@ -30,15 +27,12 @@ pub mod outage;
 pub mod stack;
 pub mod store_override;
 
-mod background_refunds;
 mod fallback;
 mod known_counters;
 mod last_known;
-mod late_charges;
+mod ledger;
 mod merge;
-mod missing_charges;
-mod over_admission;
-mod own_charges;
+mod own_limits;
 mod prepaid_hits;
 mod prepaid_lots;
 mod recent_calls;

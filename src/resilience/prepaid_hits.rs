@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::background_refunds::BackgroundRefunds;
+use super::ledger::background_refunds::start_refund;
 use super::prepaid_lots::{AddedLot, LotId, PrepaidLots, SpendResult};
 use super::remaining_checks::RemainingChecks;
 use super::stack::StackStats;
@@ -50,7 +50,7 @@ pub(super) struct PrepaidHits<S> {
     stats: Arc<StackStats>,
     /// Time at which this value was created. The times in [`PrepaidLots`] are relative to it.
     started: Instant,
-    background_refunds: BackgroundRefunds,
+    background_refunds: OwnedTasks,
     /// Tasks that own calls, and those that wait for the end of a lot.
     tasks: OwnedTasks,
 }
@@ -141,7 +141,7 @@ impl<S: Store> PrepaidHits<S> {
             clock_steps: ClockSteps::default(),
             stats,
             started: Clock::System.monotonic_now(),
-            background_refunds: BackgroundRefunds::default(),
+            background_refunds: OwnedTasks::default(),
             tasks: OwnedTasks::default(),
         })
     }
@@ -417,7 +417,7 @@ impl<S: Store> PrepaidHits<S> {
     fn refund_in_background(self: &Arc<Self>, receipt: Option<Receipt>, start: CallStart) {
         let Some(receipt) = receipt else { return };
         let prepaid = Arc::clone(self);
-        let _is_started = self.background_refunds.start(async move {
+        let _is_started = start_refund(&self.background_refunds, async move {
             if prepaid.store.session() == start.session {
                 prepaid.refund(receipt).await;
             }

@@ -38,8 +38,8 @@ use super::last_known::LastKnownCounters;
 use super::remaining_checks::RemainingChecks;
 use super::stack::StackStats;
 use crate::domain::{
-    Algorithm, Answer, Answers, Call, Charge, Check, CounterKey, Hits, Limit, Micros, Op, Outcome,
-    Receipt, Refill, RepeatedCounters, Verdict, Window,
+    Algorithm, Answer, Call, Charge, Check, CounterKey, Hits, Limit, Micros, Op, Outcome, Receipt,
+    Refill, RepeatedCounters, Verdict, Window,
 };
 
 /// Maximum age at which a cached refusal becomes stale. A refund made by another process may take
@@ -84,19 +84,9 @@ pub(super) struct RefusalCache {
 pub(super) struct PartlyRefused<'a> {
     /// One answer per check of the call. A check that the cache does not refuse has
     /// [`Answer::NotAsked`].
-    answers: Vec<Answer>,
+    pub(super) answers: Vec<Answer>,
     /// Checks for the store to decide; none if the cached refusals decide the call.
     pub(super) remaining: RemainingChecks<'a>,
-}
-
-impl PartlyRefused<'_> {
-    /// Adds the store's answers to the remaining checks. Returns the answers to the whole call.
-    pub(super) fn complete(mut self, store: Answers) -> Answers {
-        for (at, answer) in self.remaining.positions.iter().zip(store.each) {
-            self.answers[*at] = answer;
-        }
-        Answers { each: self.answers, ..store }
-    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -412,12 +402,6 @@ impl RefusalCache {
                 *answer = self.last_known.answer(check, call.now);
             }
         }
-    }
-
-    /// Returns the answer for a check that is not sent to the store: the last known state of its
-    /// counter, or `NotAsked`.
-    pub(super) fn last_known(&self, check: &Check<'_>, now: Micros) -> Answer {
-        self.last_known.answer(check, now)
     }
 }
 

@@ -2,11 +2,11 @@
 //! answered without the store.
 //!
 //! Not here: answering checks without the store (`refusal_cache`, `prepaid_hits`,
-//! `fallback::with_own_charges`).
+//! `own_limits`).
 
 use smallvec::SmallVec;
 
-use crate::domain::{Accounting, Admission, Answer, Call, Check};
+use crate::domain::{Accounting, Admission, Answer, Answers, Call, Check};
 
 /// Checks of a call that remain to be sent to the store.
 #[derive(Debug)]
@@ -34,5 +34,14 @@ impl<'a> RemainingChecks<'a> {
         };
         let checks = positions.iter().map(rest).collect();
         RemainingChecks { positions, checks }
+    }
+
+    /// Adds the store's answers to the remaining checks to the known answers. Returns the answers to
+    /// the whole call.
+    pub(super) fn complete(&self, mut known: Vec<Answer>, received: Answers) -> Answers {
+        for (at, answer) in self.positions.iter().zip(received.each) {
+            known[*at] = answer;
+        }
+        Answers { each: known, ..received }
     }
 }

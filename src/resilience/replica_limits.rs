@@ -5,12 +5,9 @@
 
 use std::sync::Arc;
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::{ArcSwapOption, Guard};
 
-use crate::domain::{
-    Algorithm, Charge, FixedWindow, Fraction, Hits, Limit, Micros, OnStoreFailure, Rate, Unit,
-    Window,
-};
+use crate::domain::{Fraction, Limit};
 
 /// Number of slots in the table, which takes 64 KiB. A lookup that does not find its limit computes
 /// the share and allocates an entry. This happens on the first call for each limit, on every call
@@ -28,20 +25,17 @@ pub(super) struct ShareEntry {
 
 /// Limit that this replica enforces when it decides without the remote store.
 #[derive(Debug)]
-pub(super) enum ReplicaLimit<'a> {
-    /// Unscaled limit, because this is the only replica.
-    Unscaled(&'a Arc<Limit>),
-    /// Limit scaled to this replica's share, because there are several replicas.
-    Scaled(Guard<Arc<ShareEntry>>),
+pub(super) struct ReplicaLimit<'a> {
+    unscaled: &'a Arc<Limit>,
+    /// Entry with the limit scaled to this replica's share. `None` if this is the only replica.
+    entry: Option<Guard<Option<Arc<ShareEntry>>>>,
 }
 
 impl ReplicaLimit<'_> {
     /// Returns the limit to enforce, scaled to this replica's share if there are several replicas.
     pub(super) fn limit(&self) -> &Arc<Limit> {
-        match self {
-            ReplicaLimit::Unscaled(limit) => limit,
-            ReplicaLimit::Scaled(entry) => &entry.scaled_limit,
-        }
+        let entry = self.entry.as_ref().and_then(|entry| entry.as_ref());
+        entry.map_or(self.unscaled, |entry| &entry.scaled_limit)
     }
 }
 
@@ -50,64 +44,45 @@ impl ReplicaLimit<'_> {
 #[derive(Debug)]
 pub(super) struct ReplicaLimits {
     fraction: Fraction,
-    slots: Box<[ArcSwap<ShareEntry>]>,
+    slots: Box<[ArcSwapOption<ShareEntry>]>,
 }
 
 impl ReplicaLimits {
     /// Creates an empty table. `fraction` is this replica's share of every limit.
     pub(super) fn new(fraction: Fraction) -> ReplicaLimits {
-        let unused = Arc::new(placeholder_limit());
-        let empty =
-            Arc::new(ShareEntry { unscaled_limit: Arc::clone(&unused), scaled_limit: unused });
         let slots = if fraction.is_whole() { 0 } else { SLOT_COUNT };
-        ReplicaLimits {
-            fraction,
-            slots: (0..slots).map(|_| ArcSwap::new(Arc::clone(&empty))).collect(),
-        }
+        ReplicaLimits { fraction, slots: (0..slots).map(|_| ArcSwapOption::empty()).collect() }
     }
 
     /// Returns this replica's share of a limit. Computes the share if it is not in the table.
     pub(super) fn get<'a>(&self, limit: &'a Arc<Limit>) -> ReplicaLimit<'a> {
         if self.fraction.is_whole() {
-            return ReplicaLimit::Unscaled(limit);
+            return ReplicaLimit { unscaled: limit, entry: None };
         }
         // Allocations are at least 16 bytes apart. The odd factor spreads addresses over the table.
         let address = Arc::as_ptr(limit) as usize as u64 >> 4;
         let spread = address.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         let slot = &self.slots[spread as usize % SLOT_COUNT];
-        let entry = slot.load();
-        if Arc::ptr_eq(&entry.unscaled_limit, limit) {
-            return ReplicaLimit::Scaled(entry);
+        let mut entry = slot.load();
+        if !entry.as_ref().is_some_and(|entry| Arc::ptr_eq(&entry.unscaled_limit, limit)) {
+            let scaled_limit = Arc::new(limit.scaled_by(self.fraction));
+            let new =
+                Some(Arc::new(ShareEntry { unscaled_limit: Arc::clone(limit), scaled_limit }));
+            slot.store(new.clone());
+            entry = Guard::from_inner(new);
         }
-        let scaled_limit = Arc::new(limit.scaled_by(self.fraction));
-        let entry = Arc::new(ShareEntry { unscaled_limit: Arc::clone(limit), scaled_limit });
-        slot.store(Arc::clone(&entry));
-        ReplicaLimit::Scaled(Guard::from_inner(entry))
-    }
-}
-
-/// Returns a placeholder limit for the empty slots of the table. No lookup matches it, because
-/// lookups compare addresses, and no check uses this limit.
-fn placeholder_limit() -> Limit {
-    let window = Window::Epoch { length: Micros::SECOND };
-    Limit {
-        algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits::ZERO, window }),
-        rate: Rate { requests_per_unit: 0, unit: Some(Unit::Second), unit_multiplier: 1 },
-        charge: Charge::Admitted,
-        on_store_failure: OnStoreFailure::Local,
-        prepay: false,
-        limit_id: 0,
+        ReplicaLimit { unscaled: limit, entry: Some(entry) }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::Micros;
+    use crate::domain::fixtures::fixed_window;
 
     fn limit(hits: u64) -> Arc<Limit> {
-        let window = Window::Epoch { length: Micros::SECOND };
-        let algorithm = Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window });
-        Arc::new(Limit { algorithm, ..placeholder_limit() })
+        Arc::new(fixed_window(hits, Micros::SECOND))
     }
 
     #[test]

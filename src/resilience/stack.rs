@@ -4,7 +4,7 @@
 //! A call goes through these states:
 //!
 //! 1. *Own limits.* While the store may lack charges of this replica, a check must also pass against
-//!    this replica's own charges (`with_own_charges`).
+//!    this replica's own charges (`own_limits`).
 //! 2. *Refusals.* A check that was refused recently is refused again (`refusal_cache`).
 //! 3. *Prepaid.* Hits that were charged in advance answer a check without the store (`prepaid_hits`).
 //! 4. *Decide by deadline.* The store decides the other checks, if there is time left (`deadline`).
@@ -21,19 +21,14 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
-use super::background_refunds::BackgroundRefunds;
 use super::deadline::{self, BUDGET_DEFAULT};
-use super::late_charges::LateCharges;
-use super::missing_charges::MissingCharges;
+use super::ledger::Ledger;
 use super::outage::{FallbackReason, Outage, OutageTracker};
-use super::over_admission::OverAdmission;
-use super::own_charges::OwnCharges;
 use super::prepaid_hits::{PrepaidHits, may_be_prepaid};
 use super::refusal_cache::RefusalCache;
-use super::replica_limits::ReplicaLimits;
 use super::store_override::StoreOverride;
 use crate::clock::Clock;
-use crate::domain::{Answers, Call, ExecutionStatus, Fraction, LateFate, Micros, Receipt, Source};
+use crate::domain::{Answers, Call, ExecutionStatus, LateFate, Micros, Receipt, Source};
 use crate::store::delivery::{UnheardHits, unanswered};
 use crate::store::owned_tasks::OwnedTasks;
 use crate::store::{LocalStore, SharedStore, SharedStoreStats, Store};
@@ -105,19 +100,13 @@ pub struct StackStats {
 #[derive(Debug)]
 pub struct Stack<S, L> {
     remote: Arc<S>,
-    pub(super) local: L,
+    pub(super) ledger: Ledger<L>,
     budget: Duration,
     store_override: StoreOverride,
     pub(super) refusals: RefusalCache,
     prepaid: Arc<PrepaidHits<S>>,
-    pub(super) replica_limits: ReplicaLimits,
     pub(super) outages: OutageTracker,
     pub(super) stats: Arc<StackStats>,
-    pub(super) over_admission: OverAdmission,
-    pub(super) missing_charges: MissingCharges,
-    pub(super) own_charges: OwnCharges,
-    pub(super) background_refunds: BackgroundRefunds,
-    pub(super) late_charges: LateCharges,
     replicas: u32,
     /// Tasks that own calls.
     pub(super) tasks: OwnedTasks,
@@ -126,10 +115,10 @@ pub struct Stack<S, L> {
 impl<S: Store, L: LocalStore> Store for Arc<Stack<S, L>> {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         // Own limits.
-        self.record_new_losses(call.now);
-        let mut answers = if self.may_lack_charges(call) {
+        self.ledger.record_losses(self.remote.counter_losses(), call.now);
+        let mut answers = if self.ledger.may_lack_charges(call) {
             // Boxed, so that the future of all other calls stays small.
-            Box::pin(self.apply_in_task(call)).await
+            Box::pin(self.apply_with_own_charges(call)).await
         } else {
             // Pinned here, because awaiting the future by value would copy it.
             let answers = pin!(self.ask(call)).await;
@@ -152,34 +141,6 @@ impl<S: Store, L: LocalStore> Store for Arc<Stack<S, L>> {
 }
 
 impl<S: Store, L: LocalStore> Stack<S, L> {
-    /// Creates a store that calls `remote` first, and uses `local` for every check that `remote`
-    /// does not answer. `clock` measures the duration of outages. Shared with the tasks that own
-    /// calls.
-    pub fn new(remote: S, local: L, config: StackConfig, clock: Clock) -> Arc<Self> {
-        let StackConfig { budget, replicas, refusal_cache } = config;
-        let (share, remote) = (Fraction::one_of(replicas), Arc::new(remote));
-        let stats = Arc::<StackStats>::default();
-        let prepaid = PrepaidHits::new(Arc::clone(&remote), replicas, Arc::clone(&stats));
-        Arc::new(Stack {
-            remote,
-            local,
-            budget: budget.min(BUDGET_MAX),
-            store_override: StoreOverride::default(),
-            refusals: RefusalCache::new(refusal_cache),
-            prepaid,
-            replica_limits: ReplicaLimits::new(share),
-            outages: OutageTracker::new(clock),
-            stats,
-            over_admission: OverAdmission::default(),
-            missing_charges: MissingCharges::default(),
-            own_charges: OwnCharges::new(share),
-            background_refunds: BackgroundRefunds::default(),
-            late_charges: LateCharges::default(),
-            replicas,
-            tasks: OwnedTasks::default(),
-        })
-    }
-
     /// Lets the remote store decide a call by its deadline. Checks that it does not answer by then
     /// are unanswered.
     pub async fn ask(&self, call: &Call<'_>) -> Answers {
@@ -190,28 +151,6 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
             }
             Err(source) => unanswered(call, ExecutionStatus::NotExecuted, source),
         }
-    }
-
-    /// Returns the time until which a call waits for the remote store.
-    ///
-    /// # Errors
-    ///
-    /// Returns the source that answers the call if it cannot be sent.
-    fn reply_deadline(&self, call: &Call<'_>) -> Result<Instant, Source> {
-        if self.store_override.is_disabled() {
-            return Err(Source::Local);
-        }
-        let now = Clock::System.monotonic_now();
-        let wait = deadline::wait_max(self.budget, now, call.deadline);
-        if wait.is_zero() {
-            self.stats.overruns.fetch_add(1, Ordering::Relaxed);
-            return Err(Source::Shed);
-        }
-        if Handle::try_current().is_err() {
-            // The store's timer would panic. The runtime of a library user may have ended.
-            return Err(Source::Redis);
-        }
-        Ok(now + wait)
     }
 
     /// Decides a call with cached refusals, prepaid hits and the remote store. Waits for the store
@@ -236,10 +175,53 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
             may_be_prepaid(check) || self.remote.has_transient_refusals(check)
         });
         if let Some(refused) = refused {
-            answers = refused.complete(answers);
+            answers = refused.remaining.complete(refused.answers, answers);
         }
         self.refusals.fill_in_last_known(call, &mut answers.each);
         answers
+    }
+
+    /// Returns the time until which a call waits for the remote store.
+    ///
+    /// # Errors
+    ///
+    /// Returns the source that answers the call if it cannot be sent.
+    fn reply_deadline(&self, call: &Call<'_>) -> Result<Instant, Source> {
+        if self.store_override.is_disabled() {
+            return Err(Source::Local);
+        }
+        let now = Clock::System.monotonic_now();
+        let wait = deadline::wait_max(self.budget, now, call.deadline);
+        if wait.is_zero() {
+            self.stats.overruns.fetch_add(1, Ordering::Relaxed);
+            return Err(Source::Shed);
+        }
+        if Handle::try_current().is_err() {
+            // The store's timer would panic. The runtime of a library user may have ended.
+            return Err(Source::Redis);
+        }
+        Ok(now + wait)
+    }
+
+    /// Creates a store that calls `remote` first, and uses `local` for every check that `remote`
+    /// does not answer. `clock` measures the duration of outages. Shared with the tasks that own
+    /// calls.
+    pub fn new(remote: S, local: L, config: StackConfig, clock: Clock) -> Arc<Self> {
+        let StackConfig { budget, replicas, refusal_cache } = config;
+        let (remote, stats) = (Arc::new(remote), Arc::<StackStats>::default());
+        let prepaid = PrepaidHits::new(Arc::clone(&remote), replicas, Arc::clone(&stats));
+        Arc::new(Stack {
+            remote,
+            ledger: Ledger::new(local, replicas, Arc::clone(&stats)),
+            budget: budget.min(BUDGET_MAX),
+            store_override: StoreOverride::default(),
+            refusals: RefusalCache::new(refusal_cache),
+            prepaid,
+            outages: OutageTracker::new(clock),
+            stats,
+            replicas,
+            tasks: OwnedTasks::default(),
+        })
     }
 
     /// Discards the cached refusals and prepaid hits of the previous policy. Called when the policy
@@ -256,7 +238,7 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
 
     /// Returns the local store, which decides the checks that the remote store does not answer.
     pub fn local(&self) -> &L {
-        &self.local
+        &self.ledger.local
     }
 
     /// Returns the override with which an operator can disable the remote store.
@@ -278,13 +260,13 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
     /// limits and that may still affect a limit. The remote store may not have charged these hits,
     /// or may have charged and then lost them.
     pub fn over_admitted_max(&self, now: Micros) -> u64 {
-        self.over_admission.update_hits_max(&self.stats.admitted_hits, now)
+        self.ledger.over_admitted_max(now)
     }
 
     /// Returns the number of hits admitted locally since startup that were charged on the remote
     /// store afterwards.
     pub fn hits_charged_later(&self) -> u64 {
-        self.late_charges.charged()
+        self.ledger.hits_charged_later()
     }
 
     /// Returns the statistics. Their values change while the service runs.
@@ -322,9 +304,8 @@ impl<S: SharedStore, L: LocalStore> Stack<S, L> {
     /// Returns the current outage, or `None` if there is none. Also logs the start and the end of
     /// outages. Calls do so, too; without calls, nobody learns of an outage unless this is called.
     pub fn outage(&self, now: Micros) -> Option<Outage> {
-        self.record_new_losses(now);
-        self.over_admission.expire_charges(now);
-        self.over_admitted_max(now);
+        self.ledger.record_losses(self.remote.counter_losses(), now);
+        self.ledger.expire(now);
         let unavailable = if self.store_override.is_disabled() {
             Some(FallbackReason::Rehearsed)
         } else {
@@ -337,8 +318,7 @@ impl<S: SharedStore, L: LocalStore> Stack<S, L> {
     /// only at shutdown, after the last call.
     pub async fn wait_until_idle(&self) {
         self.tasks.wait_until_done().await;
-        self.background_refunds.wait_until_done().await;
-        self.late_charges.wait_until_done().await;
+        self.ledger.wait_until_idle().await;
         self.prepaid.wait_until_idle().await;
         self.remote.wait_until_idle().await;
     }

@@ -6,7 +6,7 @@
 //! time needs only a few atomics. As a result, the bound may count a hit of a short window for as
 //! long as a hit of the longest window, and each new hit can delay the expiry of earlier hits.
 //!
-//! Not here: determining these hits (`fallback`).
+//! Not here: determining these hits (`ledger`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -11,11 +11,11 @@
 //! Not here: selecting the hits to charge (`fallback`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::runtime::Handle;
 
-use super::stack::Stack;
+use super::super::stack::Stack;
 use crate::domain::{
     Accounting, Answer, Call, Check, CounterKey, Hits, LateFate, Limit, Micros, Op, Outcome, Role,
     Verdict,
@@ -29,11 +29,11 @@ const COUNTERS_MAX: usize = 256;
 
 /// Hits to charge to one counter.
 #[derive(Clone, Debug)]
-pub(super) struct LateCharge {
-    pub(super) key: CounterKey,
-    pub(super) limit: Arc<Limit>,
-    pub(super) hits: Hits,
-    pub(super) role: Role,
+pub(crate) struct LateCharge {
+    pub(crate) key: CounterKey,
+    pub(crate) limit: Arc<Limit>,
+    pub(crate) hits: Hits,
+    pub(crate) role: Role,
 }
 
 impl LateCharge {
@@ -45,7 +45,7 @@ impl LateCharge {
 
 /// Charges that wait for the background task, and the task's statistics.
 #[derive(Debug, Default)]
-pub(super) struct LateCharges {
+pub(crate) struct LateCharges {
     /// Locked only by calls that were not sent and by the background task, and never across an await.
     queue: Mutex<Queue>,
     charged: AtomicU64,
@@ -57,36 +57,19 @@ struct Queue {
     waiting: Vec<LateCharge>,
     /// Wall-clock time of the latest call that added a charge.
     now: Micros,
-    /// Whether a background task is running, which sends everything that waits.
-    is_sending: bool,
-}
-
-/// Guard of the background task. If the task's runtime ends before the task, lets the next charge
-/// start another task. `None` once the task has ended by itself.
-struct Sending<S, L>(Option<Arc<Stack<S, L>>>);
-
-impl<S, L> Sending<S, L> {
-    fn disarm(&mut self) {
-        self.0 = None;
-    }
-}
-
-impl<S, L> Drop for Sending<S, L> {
-    fn drop(&mut self) {
-        if let Some(stack) = &self.0 {
-            stack.late_charges.lock_queue().is_sending = false;
-        }
-    }
+    /// Alive while a background task is running, which sends everything that waits. The task drops it
+    /// even if its runtime ends before the task.
+    sender: Weak<()>,
 }
 
 impl LateCharges {
     /// Returns the number of hits charged since startup.
-    pub(super) fn charged(&self) -> u64 {
+    pub(crate) fn charged(&self) -> u64 {
         self.charged.load(Ordering::Relaxed)
     }
 
     /// Waits until no charge waits or is in flight.
-    pub(super) async fn wait_until_done(&self) {
+    pub(crate) async fn wait_until_done(&self) {
         self.tasks.wait_until_done().await;
     }
 
@@ -99,7 +82,9 @@ impl LateCharges {
     fn take_waiting(&self) -> (Vec<LateCharge>, Micros) {
         let mut queue = self.lock_queue();
         let waiting = std::mem::take(&mut queue.waiting);
-        queue.is_sending = !waiting.is_empty();
+        if waiting.is_empty() {
+            queue.sender = Weak::new();
+        }
         (waiting, queue.now)
     }
 }
@@ -107,7 +92,7 @@ impl LateCharges {
 impl<S: Store, L: LocalStore> Stack<S, L> {
     /// Charges hits to counters of the remote store in a background task. Drops a charge if
     /// [`COUNTERS_MAX`] other counters wait, and all charges if there is no tokio runtime.
-    pub(super) fn add_late_charges(
+    pub(crate) fn add_late_charges(
         self: &Arc<Self>,
         charges: impl IntoIterator<Item = LateCharge>,
         now: Micros,
@@ -115,28 +100,26 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
         if Handle::try_current().is_err() {
             return;
         }
-        let mut queue = self.late_charges.lock_queue();
+        let mut queue = self.ledger.late_charges.lock_queue();
         for charge in charges {
             queue.push(charge);
         }
         queue.now = now;
-        if queue.waiting.is_empty() || queue.is_sending {
+        if queue.waiting.is_empty() || queue.sender.strong_count() > 0 {
             return;
         }
-        queue.is_sending = true;
-        let stack = Arc::clone(self);
-        let mut sending = Sending(Some(Arc::clone(self)));
-        self.late_charges.tasks.spawn(async move {
+        let (stack, sender) = (Arc::clone(self), Arc::new(()));
+        queue.sender = Arc::downgrade(&sender);
+        self.ledger.late_charges.tasks.spawn(async move {
             stack.send_late_charges().await;
-            // The task has recorded its end itself, and the next one may have begun.
-            sending.disarm();
+            drop(sender);
         });
     }
 
     /// Sends all waiting charges, including those that are added in the meantime.
     async fn send_late_charges(&self) {
         loop {
-            let (charges, now) = self.late_charges.take_waiting();
+            let (charges, now) = self.ledger.late_charges.take_waiting();
             if charges.is_empty() {
                 return;
             }
@@ -149,9 +132,9 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
             }
             for (charge, answer) in charges.iter().zip(answers.each) {
                 let Answer::Decided(outcome) = answer else { continue };
-                self.late_charges.charged.fetch_add(outcome.charged.0, Ordering::Relaxed);
+                self.ledger.late_charges.charged.fetch_add(outcome.charged.0, Ordering::Relaxed);
                 if let Some(rest) = rest_of(charge, &outcome) {
-                    self.late_charges.lock_queue().push(rest);
+                    self.ledger.late_charges.lock_queue().push(rest);
                 }
             }
         }

@@ -2,7 +2,7 @@
 //! still affects.
 //!
 //! Not here: detecting a loss of counters (`store::redis::client`), deciding calls while charges
-//! may be missing (`fallback::with_own_charges`).
+//! may be missing (`own_limits`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
