@@ -26,7 +26,7 @@ use crate::store::redis::keys;
 use crate::store::redis::keys::{Prefix, algorithm_letter};
 
 /// Largest hit count that a window stores, 2^32 - 1.
-const COUNT_MAX: u64 = u32::MAX as u64;
+pub(super) const COUNT_MAX: u64 = u32::MAX as u64;
 
 /// Maximum number of hits in a sliding log, or of slots in a concurrency limit, that the scripts
 /// support. An entry stores its hits in three bytes, and this is a quarter of that range. The

@@ -108,6 +108,68 @@ impl Packed {
     }
 }
 
+/// Sequence of values that takes one byte for each as long as all are small numbers, else MessagePack.
+/// A script gets a byte as a number at a fraction of the cost of a MessagePack value.
+#[derive(Debug, Default)]
+pub(super) struct SmallValues {
+    bytes: Vec<u8>,
+    /// All values, if one of them is not a small number. Then `bytes` is empty.
+    packed: Option<Packed>,
+}
+
+impl SmallValues {
+    /// Appends numbers.
+    pub(super) fn push_numbers(&mut self, numbers: impl IntoIterator<Item = u64>) {
+        numbers.into_iter().for_each(|number| self.push_number(number));
+    }
+
+    /// Appends a number.
+    pub(super) fn push_number(&mut self, number: u64) {
+        match (&self.packed, u8::try_from(number)) {
+            (None, Ok(byte)) => self.bytes.push(byte),
+            _ => self.as_packed().push_number(number),
+        }
+    }
+
+    /// Appends a string, truncated to 31 bytes.
+    pub(super) fn push_string(&mut self, text: &[u8]) {
+        self.as_packed().push_string(text);
+    }
+
+    /// Appends all values of `other`.
+    pub(super) fn extend(&mut self, other: &SmallValues) {
+        match &other.packed {
+            Some(packed) => self.as_packed().extend(packed),
+            None => self.push_numbers(other.bytes.iter().map(|byte| u64::from(*byte))),
+        }
+    }
+
+    /// Returns the values in MessagePack, to which values can be appended.
+    pub(super) fn as_packed(&mut self) -> &mut Packed {
+        let bytes = &mut self.bytes;
+        self.packed.get_or_insert_with(|| {
+            let mut packed = Packed::default();
+            packed.push_numbers(bytes.drain(..).map(u64::from));
+            packed
+        })
+    }
+
+    /// Returns the values in MessagePack; `None` if they are one byte each.
+    pub(super) fn packed(&self) -> Option<&Packed> {
+        self.packed.as_ref()
+    }
+
+    /// Returns the values of one byte each, of which there are none if they are in MessagePack.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Returns the size of the values in bytes.
+    pub(super) fn size(&self) -> usize {
+        self.packed.as_ref().map_or(self.bytes.len(), |packed| packed.as_slice().len())
+    }
+}
+
 /// Reader of a MessagePack array of integers and short strings, as `cmsgpack.pack` packs a
 /// Lua array.
 #[derive(Clone, Debug)]

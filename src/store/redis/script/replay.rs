@@ -4,6 +4,8 @@
 //! passed. [`algorithm::apply`], in the same order over the same states, computes the outcomes. Not
 //! here: the arguments (`write_calls`).
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 
 use super::msgpack::{Unpacked, UnpackedItem};
@@ -72,24 +74,25 @@ impl<'a> Replay<'a> {
     pub fn next(&mut self, call: &Call<'_>, is_part: bool) -> Result<(), ReplyError> {
         let (now, nth) = (self.reply.now, self.results.each.len());
         let places = self.write.places(nth);
-        let passed = self.reply.numbers[1 + self.states.len() + nth];
-        let Ok(passed) = usize::try_from(passed) else {
+        let Some(passed) = self.reply.take_passed(nth, call.checks.len()) else {
             self.results.each.push(CallResult::NoWindow);
             return Ok(());
         };
         let mut outcomes = Vec::with_capacity(call.checks.len());
-        // The states before the call, and after it if it is admitted.
-        let mut states = SmallVec::<[(Option<State>, Option<State>); 4]>::new();
+        let mut before = SmallVec::<[Option<State>; 10]>::new();
         let mut clamped = 0;
         for (check, place) in call.checks.iter().zip(places) {
-            let mut before = self.states[usize::from(*place)].take();
-            let step = algorithm::apply(before.as_ref(), check.limit, check.op, now);
+            let state = &mut self.states[usize::from(*place)];
+            let step = algorithm::apply(state.as_ref(), check.limit, check.op, now);
             if step.stepped_back {
-                let peeked = algorithm::apply(before.as_ref(), check.limit, Op::PEEK, now);
+                let peeked = algorithm::apply(state.as_ref(), check.limit, Op::PEEK, now);
                 clamped += u64::from(peeked.write.is_some());
-                before = peeked.write.or(before);
+                *state = peeked.write.or(state.take());
             }
-            states.push((before.clone(), step.write.or(before)));
+            before.push(match step.write {
+                Some(after) => state.replace(after),
+                None => state.clone(),
+            });
             outcomes.push(step.outcome);
         }
         let passes = |outcome: &&Outcome| outcome.verdict == Verdict::Pass;
@@ -97,18 +100,20 @@ impl<'a> Replay<'a> {
             self.results.disagreements += 1;
             follow_script(&mut outcomes, call.checks, passed, now);
         }
-        let before = states.iter().map(|(before, _)| before.as_ref());
+        let states = before.iter().map(Option::as_ref);
         let is_charged =
-            undo_rejected_charges(&mut outcomes, call.checks, call.accounting, before, now);
+            undo_rejected_charges(&mut outcomes, call.checks, call.accounting, states, now);
         let parts = if is_part { call.checks } else { &[] };
-        let uncharged = parts.iter().zip(&states).zip(&outcomes);
+        let uncharged = parts.iter().zip(&before).zip(&outcomes);
         let uncharged = uncharged
-            .map(|((check, (before, _)), outcome)| {
+            .map(|((check, before), outcome)| {
                 uncharged_status(before.as_ref(), check, outcome, now)
             })
             .collect();
-        for (place, (before, after)) in places.iter().zip(states) {
-            self.states[usize::from(*place)] = if is_charged { after } else { before };
+        if !is_charged {
+            for (place, before) in places.iter().zip(before) {
+                self.states[usize::from(*place)] = before;
+            }
         }
         let reply = ScriptReply { outcomes, clamped, uncharged };
         self.results.each.push(CallResult::Decided(reply));
@@ -122,6 +127,9 @@ impl<'a> Replay<'a> {
     /// Returns a [`ReplyError`] if `decide.lua` cannot send this reply.
     pub fn finish(self) -> Result<WriteResults, ReplyError> {
         let Replay { write, reply, states, mut results } = self;
+        if !reply.refused.is_empty() {
+            return Err(ReplyError::Length);
+        }
         let Some((code, start)) = reply.failure else { return Ok(results) };
         let mut is_lost = vec![false; states.len()];
         for place in &reply.numbers[start..] {
@@ -150,11 +158,13 @@ impl<'a> Replay<'a> {
 #[derive(Debug)]
 struct WriteReply<'a> {
     now: Micros,
-    /// All numbers: the time, the state of each counter, how many checks of each call passed, the
-    /// other numbers of the states, and the places of the counters that were not written.
+    /// All numbers: the state of each counter, the time, the states that are not plain, the calls of
+    /// which not all checks passed, and the places of the counters that were not written.
     numbers: Vec<i64>,
-    /// Index in `numbers` of the other numbers of each counter's state.
+    /// Index in `numbers` of each counter's state, if it is not plain.
     rest: Vec<usize>,
+    /// Range in `numbers` of the calls of which not all checks passed, after the last that was taken.
+    refused: Range<usize>,
     /// Code of the first error, and index in `numbers` of the first place.
     failure: Option<(&'a [u8], usize)>,
 }
@@ -163,7 +173,7 @@ impl<'a> WriteReply<'a> {
     fn parse(write: &WriteCalls, reply: &'a [u8]) -> Result<WriteReply<'a>, ReplyError> {
         let mut reply = Unpacked::array(reply).ok_or(ReplyError::Shape)?;
         let limits = write.limits();
-        let mut end = 1 + limits.len() + write.len();
+        let mut end = limits.len() + 1;
         let (mut numbers, mut failure) = (Vec::with_capacity(end), None);
         while !reply.is_empty() {
             match reply.next_item().ok_or(ReplyError::Number)? {
@@ -171,17 +181,32 @@ impl<'a> WriteReply<'a> {
                 UnpackedItem::String(code) => failure = Some((code, numbers.len())),
             }
         }
-        let [now, states @ ..] = numbers.as_slice() else { return Err(ReplyError::Length) };
-        let mut rest = Vec::with_capacity(limits.len());
-        for (limit, state) in limits.zip(states) {
-            rest.push(end);
-            let is_sliding = matches!(limit.algorithm, Algorithm::SlidingWindow(_));
-            end += if *state >= 0 { 0 } else { 2 + usize::from(is_sliding) };
+        let now = *numbers.get(limits.len()).ok_or(ReplyError::Length)?;
+        let mut rest = Vec::new();
+        if numbers[..limits.len()].iter().any(|state| *state < 0) {
+            for (limit, state) in limits.zip(&numbers) {
+                rest.push(end);
+                let is_sliding = matches!(limit.algorithm, Algorithm::SlidingWindow(_));
+                end += if *state >= 0 { 0 } else { 2 + usize::from(is_sliding) };
+            }
         }
-        if end != failure.map_or(numbers.len(), |(_, start)| start) {
+        let refused = end..failure.map_or(numbers.len(), |(_, start)| start);
+        if refused.start > refused.end || refused.len() % 2 > 0 {
             return Err(ReplyError::Length);
         }
-        Ok(WriteReply { now: Micros(count(*now)?), numbers, rest, failure })
+        Ok(WriteReply { now: Micros(count(now)?), numbers, rest, refused, failure })
+    }
+
+    /// Returns how many of the `nth` call's checks passed; `None` if the server's clock is outside the
+    /// calendar windows in the call. Must be called for each call in order.
+    fn take_passed(&mut self, nth: usize, checks: usize) -> Option<usize> {
+        match self.numbers[self.refused.clone()] {
+            [call, passed, ..] if usize::try_from(call) == Ok(nth + 1) => {
+                self.refused.start += 2;
+                usize::try_from(passed).ok()
+            }
+            _ => Some(checks),
+        }
     }
 
     /// Returns the state of each counter.
@@ -192,13 +217,13 @@ impl<'a> WriteReply<'a> {
     /// Returns the state of a counter; `None` if it is missing. `limit` is the limit under which the
     /// script read it.
     fn state(&self, place: usize, limit: &Limit) -> Result<Option<State>, ReplyError> {
-        let first = self.numbers[1 + place];
+        let first = self.numbers[place];
         if first == 0 {
             return Ok(None);
         }
         let hits = |number: i64| count(number).map(|hits| u32::try_from(hits).unwrap_or(u32::MAX));
         let micros = |number: i64| count(number).map(Micros);
-        let rest = &self.numbers[self.rest[place]..];
+        let rest = self.rest.get(place).map_or(&[][..], |start| &self.numbers[*start..]);
         let state = match (&limit.algorithm, rest) {
             (Algorithm::FixedWindow(window), _) if first > 0 => {
                 let start = fixed_window::window_at(&window.window, self.now).start;
@@ -309,7 +334,7 @@ mod tests {
 
     #[test]
     fn each_call_sees_the_charges_of_the_calls_before_it() {
-        let results = replay(&packed(&[7, 0, 1, 2, 1], None, &[])).unwrap();
+        let results = replay(&packed(&[0, 1, 7], None, &[])).unwrap();
         assert_eq!(charged(&results), [vec![2, 2], vec![2]]);
         let CallResult::Decided(last) = &results.each[1] else { panic!("{results:?}") };
         assert_eq!(last.outcomes[0].available, Hits(1));
@@ -319,32 +344,32 @@ mod tests {
     #[test]
     fn answers_follow_a_script_that_decided_otherwise() {
         // Three hits are left, so both calls should pass.
-        let results = replay(&packed(&[7, 0, 1, 1, 1], None, &[])).unwrap();
+        let results = replay(&packed(&[0, 1, 7, 1, 1], None, &[])).unwrap();
         assert_eq!(results.disagreements, 1);
         assert_eq!(charged(&results), [vec![0, 0], vec![2]], "a rejected call charges nothing");
         // None is left, so none should pass.
-        let results = replay(&packed(&[7, 5, 5, 2, 1], None, &[])).unwrap();
+        let results = replay(&packed(&[5, 5, 7], None, &[])).unwrap();
         assert_eq!(results.disagreements, 2);
         assert_eq!(charged(&results), [vec![2, 2], vec![2]]);
     }
 
     #[test]
     fn a_counter_that_was_not_written_fails_the_calls_that_charge_it() {
-        let results = replay(&packed(&[7, 0, 1, 2, 1], Some("OOM"), &[2])).unwrap();
+        let results = replay(&packed(&[0, 1, 7], Some("OOM"), &[2])).unwrap();
         assert_eq!(results.each[0], CallResult::PartlyWritten);
         assert!(matches!(results.each[1], CallResult::Decided(_)));
         assert_eq!(results.error_code.as_deref(), Some("OOM"));
-        let results = replay(&packed(&[7, 0, 1, 2, 1], Some("OOM"), &[1, 2])).unwrap();
+        let results = replay(&packed(&[0, 1, 7], Some("OOM"), &[1, 2])).unwrap();
         assert_eq!(results.each, [CallResult::NotWritten, CallResult::NotWritten]);
     }
 
     #[test]
     fn a_reply_that_the_script_cannot_send_is_an_error() {
-        for numbers in [&[][..], &[7], &[7, 0, 0, 2], &[7, 0, 0, 2, 1, 1], &[-7, 0, 0, 2, 1]] {
+        for numbers in [&[][..], &[7], &[0, 0], &[0, 0, 7, 1], &[0, 0, 7, 3, 0], &[0, 0, -7]] {
             assert!(replay(&packed(numbers, None, &[])).is_err(), "{numbers:?}");
         }
-        assert!(replay(&packed(&[7, 0, 1, 2, 1], Some("OOM"), &[3])).is_err());
-        assert!(replay(&packed(&[7, -1, 1, 2, 1], None, &[])).is_err(), "its window is not there");
+        assert!(replay(&packed(&[0, 1, 7], Some("OOM"), &[3])).is_err());
+        assert!(replay(&packed(&[-1, 1, 7], None, &[])).is_err(), "its window is not there");
         assert!(replay(b"").is_err() && replay(b"\xc0").is_err());
     }
 }

@@ -8,11 +8,13 @@ use std::sync::Arc;
 use redis::Cmd;
 use smallvec::SmallVec;
 
-use super::arguments::{self, Encoder};
-use super::msgpack::{Packed, Unpacked, UnpackedItem};
+use super::arguments::{self, Encoder, capped_cost};
+use super::msgpack::{Packed, SmallValues, Unpacked, UnpackedItem};
 use super::reply::NOT_HERE;
+use crate::algorithm::bucket::BucketCredits;
 use crate::domain::{
-    Accounting, Algorithm, Call, Check, CounterKey, Limit, Micros, Op, RepeatedCounters, Window,
+    Accounting, Algorithm, Call, Check, CounterKey, FixedWindow, Limit, Micros, Op,
+    RepeatedCounters, Window,
 };
 use crate::store::redis::client::transport::ScriptCall;
 use crate::store::redis::keys::{self, algorithm_letter};
@@ -26,8 +28,10 @@ const CHECKS_MAX: usize = 512;
 /// Approximate maximum size of one script call, in bytes: Redis reads at most 16 KiB from a
 /// connection before it serves the next connection.
 const BYTES_MAX: usize = 16 * 1024;
-/// Number of values before the limits.
-const HEAD_VALUES: usize = 2;
+/// Number of a limit's values before those that its algorithm's file lists.
+const LIMIT_HEAD_VALUES: usize = 8;
+/// Largest count in a window's counter, which has ten decimal digits for it.
+const COUNT_MAX: u64 = 9_999_999_999;
 
 /// Returns whether `decide.lua` can decide a call: takes and peeks of windows and buckets, all of
 /// different counters, and no charge that stands if the call is rejected.
@@ -52,11 +56,15 @@ pub struct WriteCalls {
     /// Time that the script uses instead of the server's clock; only in tests.
     now: Option<Micros>,
     counters: Vec<SharedCounter>,
+    index: CounterIndex,
     /// Texts of the counters' keys, one after another.
     keys: Vec<u8>,
     limits: Vec<SharedLimit>,
+    /// Index in `limits` after the limit that was found last: calls often have the same limits in the
+    /// same order.
+    next_limit: usize,
     packed_limits: Packed,
-    packed_calls: Packed,
+    values: SmallValues,
     /// Index in `counters` of each check of each call.
     places: Vec<u8>,
     /// End of each call's checks in `places`.
@@ -75,11 +83,39 @@ struct SharedCounter {
     key_end: usize,
 }
 
+/// Places of counters, hashed by their keys.
+#[derive(Debug)]
+struct CounterIndex {
+    /// Number of a counter, from 1; 0 if there is none. A counter is where its key's last byte says, or
+    /// in the next free place: at most half of them are taken.
+    numbers: [u8; 2 * COUNTERS_MAX],
+}
+
+impl Default for CounterIndex {
+    fn default() -> CounterIndex {
+        CounterIndex { numbers: [0; 2 * COUNTERS_MAX] }
+    }
+}
+
+impl CounterIndex {
+    /// Returns the index in `counters` of a counter, or else where `numbers` has room for it.
+    fn find(&self, key: &CounterKey, letter: u8, counters: &[SharedCounter]) -> Result<usize, u8> {
+        let mut at = key.identity as u8;
+        while let Some(place) = usize::from(self.numbers[usize::from(at)]).checked_sub(1) {
+            if counters[place].key == *key && counters[place].letter == letter {
+                return Ok(place);
+            }
+            at = at.wrapping_add(1);
+        }
+        Err(at)
+    }
+}
+
 #[derive(Debug)]
 struct SharedLimit {
     limit: Arc<Limit>,
     windows: Micros,
-    /// Index of its values in the script's numbers.
+    /// Index of its first value in `packed_limits`, from 1 as in Lua.
     at: u64,
 }
 
@@ -103,7 +139,7 @@ impl WriteCalls {
         let checks = call.checks.len();
         let differs = |check: &Check<'_>| {
             let counter = self.find(check).map(|place| &self.counters[place]);
-            counter.is_some_and(|one| one.windows != windows_of(check.limit, call.now))
+            counter.is_ok_and(|one| one.windows != windows_of(check.limit, call.now))
         };
         self.is_empty()
             || self.len() < CALLS_MAX
@@ -116,40 +152,45 @@ impl WriteCalls {
 
     /// Returns the approximate size of the encoded script call, in bytes.
     pub fn wire_size(&self) -> usize {
-        let packed = self.packed_limits.as_slice().len() + self.packed_calls.as_slice().len();
-        self.keys.len() + 8 * self.counters.len() + packed
+        let values = self.packed_limits.as_slice().len() + self.values.size();
+        self.keys.len() + 8 * self.counters.len() + values
     }
 
     /// Adds a call for which [`fits`](Self::fits) has returned true.
     pub fn add(&mut self, encoder: &Encoder, call: &Call<'_>, now: Option<Micros>) {
         self.now = now;
         let start = self.places.len();
-        let mut limits = SmallVec::<[usize; 4]>::new();
+        let mut each = SmallVec::<[(usize, u64); 10]>::new();
         let mut is_plain = call.accounting == Accounting::AllOrNothing;
         for check in call.checks {
-            let limit = self.limit_index(check.limit, call.now);
-            let place = self.find(check);
-            let place = place.unwrap_or_else(|| self.add_counter(encoder, check, call.now, limit));
-            is_plain &= arguments::op_name(check) == "take"
+            let (limit, cost) = (self.limit_index(check.limit, call.now), capped_cost(check));
+            let place = self.find(check).unwrap_or_else(|free| {
+                self.index.numbers[usize::from(free)] = self.counters.len() as u8 + 1;
+                self.add_counter(encoder, check, call.now, limit)
+            });
+            each.push((limit, cost));
+            is_plain &= each.first().is_some_and(|(_, first)| cost == *first)
+                && self.counters[place].limit == limit
                 && check.is_required()
-                && self.counters[place].limit == limit;
+                && arguments::op_name(check) == "take";
             self.places.push(place as u8);
-            limits.push(limit);
         }
         self.call_ends.push(self.places.len() as u16);
-        let packed = &mut self.packed_calls;
-        if !is_plain {
-            packed.push_number(0);
-            packed.push_string(arguments::accounting_name(call.accounting, false).as_bytes());
+        let (values, places) = (&mut self.values, &self.places[start..]);
+        let number_of = |place: &u8| u64::from(*place) + 1;
+        if is_plain {
+            let cost = each.first().map_or(0, |(_, cost)| *cost);
+            values.push_numbers([places.len() as u64, cost]);
+            values.push_numbers(places.iter().map(number_of));
+            return;
         }
-        packed.push_number(call.checks.len() as u64);
-        for ((check, place), limit) in call.checks.iter().zip(&self.places[start..]).zip(limits) {
-            packed.push_numbers([u64::from(*place) + 1, arguments::capped_cost(check)]);
-            if !is_plain {
-                packed.push_number(self.limits[limit].at);
-                packed.push_string(arguments::op_name(check).as_bytes());
-                arguments::pack_role(packed, check.role);
-            }
+        values.push_number(0);
+        values.push_string(arguments::accounting_name(call.accounting, false).as_bytes());
+        values.push_number(places.len() as u64);
+        for ((check, place), (limit, cost)) in call.checks.iter().zip(places).zip(each) {
+            values.push_numbers([number_of(place), cost, self.limits[limit].at]);
+            values.push_string(arguments::op_name(check).as_bytes());
+            arguments::pack_role(values.as_packed(), check.role);
         }
     }
 
@@ -166,14 +207,16 @@ impl WriteCalls {
             self.add_keys(&mut command);
         }
         arguments::add_time(&mut command, self.now);
-        let mut numbers = Packed::default();
-        let base = HEAD_VALUES + self.packed_limits.len();
-        let size = base + self.counters.len() + self.packed_calls.len();
-        numbers.push_numbers([base as u64, size as u64]);
-        numbers.extend(&self.packed_limits);
-        numbers.push_numbers(self.counters.iter().map(|counter| self.limits[counter.limit].at));
-        numbers.extend(&self.packed_calls);
-        command.arg(arguments::pack_into_array_if_too_many(numbers).as_slice());
+        command.arg(arguments::pack_into_array_if_too_many(self.packed_limits.clone()).as_slice());
+        let mut values = SmallValues::default();
+        values.push_numbers(self.counters.iter().map(|counter| self.limits[counter.limit].at));
+        values.extend(&self.values);
+        command.arg(values.bytes());
+        if let Some(packed) = values.packed() {
+            command.arg(arguments::pack_into_array_if_too_many(packed.clone()).as_slice());
+        } else if encoder.is_cluster() {
+            command.arg("");
+        }
         if encoder.is_cluster() {
             self.add_keys(&mut command);
         }
@@ -217,9 +260,8 @@ impl WriteCalls {
         &self.places[nth.checked_sub(1).map_or(0, end)..end(nth)]
     }
 
-    fn find(&self, check: &Check<'_>) -> Option<usize> {
-        let letter = algorithm_letter(&check.limit.algorithm);
-        self.counters.iter().position(|known| known.key == check.key && known.letter == letter)
+    fn find(&self, check: &Check<'_>) -> Result<usize, u8> {
+        self.index.find(&check.key, algorithm_letter(&check.limit.algorithm), &self.counters)
     }
 
     fn add_counter(
@@ -243,18 +285,59 @@ impl WriteCalls {
 
     /// Returns the index of a limit in `limits`, and adds the limit if it is new.
     fn limit_index(&mut self, limit: &Arc<Limit>, local_now: Micros) -> usize {
-        let windows = windows_of(limit, local_now);
-        let is_same =
-            |known: &SharedLimit| Arc::ptr_eq(&known.limit, limit) && known.windows == windows;
-        if let Some(known) = self.limits.iter().position(is_same) {
+        let is_same = |known: &SharedLimit| {
+            Arc::ptr_eq(&known.limit, limit) && known.windows == windows_of(limit, local_now)
+        };
+        let (earlier, later) = self.limits.split_at(self.next_limit);
+        let known = later.iter().position(is_same).map(|at| at + earlier.len());
+        if let Some(known) = known.or_else(|| earlier.iter().position(is_same)) {
+            self.next_limit = known + 1;
             return known;
         }
-        let at = (HEAD_VALUES + self.packed_limits.len() + 1) as u64;
-        self.packed_limits.push_string(&[algorithm_letter(&limit.algorithm)]);
-        arguments::pack_limit(&mut self.packed_limits, limit, None, local_now);
+        let at = self.packed_limits.len() as u64 + 1;
+        let mut values = Packed::default();
+        arguments::pack_limit(&mut values, limit, None, local_now);
+        let next = at + (LIMIT_HEAD_VALUES + values.len()) as u64;
+        pack_limit_head(&mut self.packed_limits, limit, next);
+        self.packed_limits.extend(&values);
+        let windows = windows_of(limit, local_now);
         self.limits.push(SharedLimit { limit: Arc::clone(limit), windows, at });
-        self.limits.len() - 1
+        self.next_limit = self.limits.len();
+        self.next_limit - 1
     }
+}
+
+/// Packs the values of a limit that precede those of its algorithm's file, in the order documented in
+/// the head of `decide.lua`. `next` is the index of the next limit's first value.
+fn pack_limit_head(packed: &mut Packed, limit: &Limit, next: u64) {
+    match &limit.algorithm {
+        Algorithm::FixedWindow(FixedWindow { hits, window: Window::Epoch { .. } }) => {
+            packed.push_numbers([hits.0.min(arguments::COUNT_MAX), 1]);
+            packed.push_nil();
+            packed.push_number(COUNT_MAX);
+            packed.push_nil();
+            packed.push_nil();
+        }
+        Algorithm::Bucket(bucket) => {
+            let credits = BucketCredits::new(bucket, limit.charge);
+            let reserved_credits = credits.floor.saturating_sub(1) * credits.unit;
+            packed.push_numbers([credits.capacity - reserved_credits, credits.unit]);
+            packed.push_nil();
+            packed.push_number(credits.cap);
+            packed.push_nil();
+            packed.push_number(credits.flow);
+        }
+        Algorithm::FixedWindow(_)
+        | Algorithm::SlidingWindow(_)
+        | Algorithm::SlidingLog(_)
+        | Algorithm::Hybrid(_)
+        | Algorithm::Concurrency(_) => {
+            packed.push_numbers([0, 0]);
+            packed.pad_to(packed.len() + 4);
+        }
+    }
+    packed.push_number(next);
+    packed.push_string(&[algorithm_letter(&limit.algorithm)]);
 }
 
 /// Returns the length of a limit's windows or, for calendar windows, the start of the one that the
