@@ -243,15 +243,12 @@ impl OwnedCall {
 
     /// Returns the checks, from which [`to_call`](Self::to_call) makes the call.
     pub fn checks(&self) -> Vec<Check<'_>> {
-        self.checks.iter().map(OwnedCheck::to_check).collect()
+        self.each_check().collect()
     }
 
-    /// Passes the call to a function. Does not allocate for a call of one check.
-    pub fn with_call<R>(&self, then: impl FnOnce(&Call<'_>) -> R) -> R {
-        match self.checks.as_slice() {
-            [check] => then(&self.to_call(&[check.to_check()])),
-            _ => then(&self.to_call(&self.checks())),
-        }
+    /// Returns the checks one by one.
+    pub fn each_check(&self) -> impl Iterator<Item = Check<'_>> {
+        self.checks.iter().map(OwnedCheck::to_check)
     }
 
     /// Returns the call with the given checks.

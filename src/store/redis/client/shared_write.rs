@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use redis::{Pipeline, Value};
+use smallvec::SmallVec;
 
 use super::connection::{Connection, SCRIPT_RELOADS_MAX};
 use super::connection_write::ReplyFailures;
@@ -14,7 +15,7 @@ use super::dialer::script_load;
 use super::error_reply::{ErrorReply, is_read_only};
 use super::pending_command::{CommandReply, PendingCommand};
 use super::transport::{ScriptCall, SendError, SendErrorKind};
-use crate::domain::{Call, ExecutionStatus, Micros, OwnedCall};
+use crate::domain::{Call, Check, ExecutionStatus, Micros, OwnedCall};
 use crate::store::redis::script::arguments::{CallScope, Encoder};
 use crate::store::redis::script::replay::{CallResult, Replay, WriteResults};
 use crate::store::redis::script::reply::ReplyError;
@@ -60,9 +61,15 @@ impl SharedCall {
         self.call.deadline()
     }
 
+    /// Passes the call to a function. Does not allocate for a call of at most ten checks.
+    fn with_call<R>(&self, then: impl FnOnce(&Call<'_>) -> R) -> R {
+        let checks: SmallVec<[Check<'_>; 10]> = self.call.each_check().collect();
+        then(&self.call.to_call(&checks))
+    }
+
     /// Encodes the script call of this call alone, which costs Redis less than `decide.lua` does.
     pub(super) fn encode_alone(&self) -> ScriptCall {
-        self.call.with_call(|call| self.encoder.encode(call, self.scope, self.now))
+        self.with_call(|call| self.encoder.encode(call, self.scope, self.now))
     }
 }
 
@@ -92,13 +99,13 @@ impl SharedWrite {
     /// itself.
     pub(super) fn fits(&self, command: &PendingCommand) -> bool {
         let shared = command.shared();
-        shared.is_none_or(|shared| shared.call.with_call(|call| self.calls.fits(call, shared.now)))
+        shared.is_none_or(|shared| shared.with_call(|call| self.calls.fits(call, shared.now)))
     }
 
     /// Adds the command of a call that can share a script call.
     pub(super) fn add(&mut self, command: PendingCommand) {
         if let Some(shared) = command.shared() {
-            shared.call.with_call(|call| self.calls.add(&shared.encoder, call, shared.now));
+            shared.with_call(|call| self.calls.add(&shared.encoder, call, shared.now));
             self.commands.push(command);
         }
     }
@@ -124,7 +131,7 @@ impl SharedWrite {
         let Value::BulkString(reply) = reply else { return Err(ReplyError::Shape) };
         let mut replay = Replay::new(&self.calls, reply)?;
         for shared in self.commands.iter().filter_map(PendingCommand::shared) {
-            shared.call.with_call(|call| replay.next(call, shared.scope.is_part))?;
+            shared.with_call(|call| replay.next(call, shared.scope.is_part))?;
         }
         replay.finish()
     }
