@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::clock::Clock;
 use tidegate::domain::{
-    Accounting, Answer, Call, Check, CounterKey, ExecutionStatus, Hits, Limit, Op, Role,
+    Accounting, Answer, Call, Check, CounterKey, ExecutionStatus, Hits, LateFate, Limit, Op, Role,
 };
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
@@ -83,7 +83,12 @@ impl Callers {
     async fn apply(&self, checks: &[Check<'_>]) -> Vec<Answer> {
         let deadline = Some(Instant::now() + Duration::from_secs(2));
         let (now, accounting) = (Clock::System.now(), Accounting::AllOrNothing);
-        self.store.apply(&Call { checks, accounting, now, deadline }).await.each
+        let answers = self.store.apply(&Call { checks, accounting, now, deadline }).await;
+        if let Some(late) = answers.late {
+            // What was charged beside an unanswered part stands, as if the call was then admitted.
+            late.settle(LateFate::Keep);
+        }
+        answers.each
     }
 
     /// A call over ten wide limits, each of which counts every charge and nothing else.
