@@ -93,8 +93,9 @@ impl ResourceWriter {
     /// Reserves memory for descriptors with this number of nodes and of encoded bytes. Growing step
     /// by step would take twice as much, because a step copies everything before it.
     pub fn reserve(&mut self, nodes: usize, bytes: usize) {
-        // A descriptor with a limit is two nodes: two maps, three keys and values, and two in the limit.
-        const VALUES_PER_NODE: usize = 6;
+        // A descriptor with a limit is two nodes and at least 11 values. A value, a name, and two
+        // flags are 8 more. Memory that is reserved but never written is not resident.
+        const VALUES_PER_NODE: usize = 10;
         const KEY_BYTES_PER_NODE: usize = 32;
         self.tree.reserve(nodes * VALUES_PER_NODE, bytes + nodes * KEY_BYTES_PER_NODE);
     }
