@@ -24,7 +24,7 @@ use super::backoff::{Backoff, BackoffConfig};
 use super::connection::{ConnectionConfig, TlsMaterial};
 use super::discovery_response::DiscoveryResponse;
 use super::exchange::{AckOrNack, Exchange};
-use super::last_good::{LastGood, RawResource, Rejection, escape_and_truncate};
+use super::last_good::{LastGood, Rejection, escape_and_truncate};
 use super::log_pace::LogPace;
 use super::messages::{AggregatedDiscoveryServiceClient, DiscoveryRequest, Node, Status};
 use super::resource::TYPE_URL;
@@ -91,6 +91,9 @@ pub trait PolicyReceiver {
     /// Called before a response is decoded. Should free what is no longer needed, because reading a
     /// large policy takes much memory.
     fn prepare(&mut self);
+
+    /// Called about once a second. Should free what no call uses anymore.
+    fn free_unused(&mut self);
 
     /// Called after a response was applied, before it is acknowledged or rejected.
     fn receive(&mut self, last_good: &LastGood, effect: ResponseEffect);
@@ -257,6 +260,7 @@ impl<R: PolicyReceiver> Session<R> {
                     }
                 }
                 _ = ticks.tick() => {
+                    self.receiver.free_unused();
                     self.report_connected();
                     if self.check_for_changes() {
                         return StreamEnd::ConfigChanged;
@@ -289,8 +293,7 @@ impl<R: PolicyReceiver> Session<R> {
     fn apply(&mut self, response: DiscoveryResponse) -> AckOrNack {
         let DiscoveryResponse { version_info: version, resources, nonce, .. } = response;
         self.receiver.prepare();
-        let raw = |any: prost_types::Any| RawResource { type_url: any.type_url, value: any.value };
-        let update = self.last_good.apply(resources.into_iter().map(raw).collect());
+        let update = self.last_good.apply(resources);
         let status = Arc::clone(&self.client.status);
         ControlPlaneStatus::add_to_counter(&status.compiled, update.compiled);
         let accepted = update.rejections.is_empty();

@@ -4,16 +4,15 @@
 use bytes::{Buf, BufMut};
 use prost::encoding::{DecodeContext, WireType, message, skip_field, string};
 use prost::{DecodeError, Message};
-use prost_types::Any;
 
-use super::last_good::RESOURCES_MAX;
+use super::last_good::{RESOURCES_MAX, RawResource};
 
 /// Resources of a control plane in one version.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct DiscoveryResponse {
     pub(crate) version_info: String,
     /// At most one resource more than [`RESOURCES_MAX`], so that the excess is noticed.
-    pub(crate) resources: Vec<Any>,
+    pub(crate) resources: Vec<RawResource>,
     pub(crate) type_url: String,
     pub(crate) nonce: String,
 }
@@ -68,7 +67,7 @@ mod tests {
         assert_eq!(response.resources.len(), RESOURCES_MAX + 1);
         assert!(measured.bytes_max < 4 << 20, "{}", measured.bytes_max);
         let text = |text: &str| text.to_owned();
-        let resources = vec![Any { type_url: text("t"), value: vec![1] }];
+        let resources = vec![RawResource { type_url: text("t"), value: vec![1].into() }];
         let (type_url, nonce) = (text("u"), text("n"));
         let sent = DiscoveryResponse { version_info: text("1"), resources, type_url, nonce };
         assert_eq!(DiscoveryResponse::decode(&*sent.encode_to_vec()).unwrap(), sent);

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::resource::EncodedResource;
 use crate::domain::escaped;
 use crate::policy::spec::DomainSpec;
@@ -26,12 +28,16 @@ const REJECTIONS_MAX: usize = 1_000;
 const TEXT_BYTES_MAX: usize = 512;
 
 /// Encoded resource as received from the control plane, with its type.
-#[derive(Clone, Debug, Default)]
+///
+/// Encoded like `google.protobuf.Any`, whose Rust type would copy the bytes of `value`.
+#[derive(Clone, PartialEq, prost::Message)]
 pub struct RawResource {
     /// Type URL of the message in `value`.
+    #[prost(string, tag = "1")]
     pub type_url: String,
     /// Protobuf encoding of the message.
-    pub value: Vec<u8>,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub value: Bytes,
 }
 
 /// Reason why a resource was rejected.

@@ -40,7 +40,7 @@ impl EncodedResource {
     /// nodes.
     pub(crate) fn decode(
         type_url: &str,
-        value: Vec<u8>,
+        value: Bytes,
         nodes_left: &mut usize,
     ) -> Result<Self, String> {
         if type_url != TYPE_URL {
@@ -51,7 +51,7 @@ impl EncodedResource {
         count_nodes(&value, MessageType::Config, 0, nodes_left)?;
         let nodes = before - *nodes_left;
         let hash = blake3::hash(&value);
-        let message = RateLimitConfig::decode(Bytes::from(value))
+        let message = RateLimitConfig::decode(value)
             .map_err(|error| format!("the message cannot be decoded: {error}"))?;
         let RateLimitConfig { name, domain, descriptors } = message;
         Ok(EncodedResource { name, domain, hash, descriptors, nodes })

@@ -35,7 +35,7 @@ fn encode_all(descriptors: &[RateLimitDescriptor]) -> Vec<Bytes> {
 fn resource(name: &str, domain: &str, descriptors: &[RateLimitDescriptor]) -> RawResource {
     let (name, domain) = (name.to_owned(), domain.to_owned());
     let message = RateLimitConfig { name, domain, descriptors: encode_all(descriptors) };
-    RawResource { type_url: TYPE_URL.to_owned(), value: message.encode_to_vec() }
+    RawResource { type_url: TYPE_URL.to_owned(), value: message.encode_to_vec().into() }
 }
 
 fn valid_resource(name: &str, requests_per_unit: u32) -> RawResource {
@@ -188,7 +188,7 @@ fn an_unlimited_rule_and_a_limit_of_zero_are_valid() {
 fn undecodable_bytes_remove_no_domain() {
     let mut last_good = LastGood::default();
     last_good.apply(vec![valid_resource("a", 1), valid_resource("b", 2)]);
-    let broken = RawResource { type_url: TYPE_URL.to_owned(), value: vec![0xff; 3] };
+    let broken = RawResource { type_url: TYPE_URL.to_owned(), value: vec![0xff; 3].into() };
     let update = last_good.apply(vec![valid_resource("a", 5), broken.clone()]);
     assert!(
         rejection_messages(&update)[0].starts_with("resources[1]: the message cannot be decoded")
@@ -207,7 +207,7 @@ fn undecodable_bytes_remove_no_domain() {
     let mut message = RateLimitConfig { name: "b".into(), domain: "b".into(), descriptors: vec![] };
     message.descriptors =
         vec![limited_descriptor("x", 1).encode_to_vec().into(), Bytes::from_static(b"\xff")];
-    let value = message.encode_to_vec();
+    let value = message.encode_to_vec().into();
     let update = last_good.apply(vec![valid_resource("a", 6), RawResource { value, ..broken }]);
     assert!(
         rejection_messages(&update)[0]
@@ -350,7 +350,7 @@ fn raw_resource(name: &str, descriptors: &[u8], more: &[u8]) -> RawResource {
     let mut value =
         [&field(1, name.as_bytes())[..], &field(2, name.as_bytes()), descriptors].concat();
     value.extend_from_slice(&more.repeat((16 * MIB - value.len()) / more.len().max(1)));
-    RawResource { type_url: TYPE_URL.to_owned(), value }
+    RawResource { type_url: TYPE_URL.to_owned(), value: value.into() }
 }
 
 /// Returns an encoded descriptor with a limit, as a field with this number.
@@ -381,7 +381,8 @@ fn any_response_of_16_mebibytes_takes_at_most_256_mebibytes() {
                 field(2, at.to_string().as_bytes()),
                 field(3, b"").repeat(20),
             ]
-            .concat(),
+            .concat()
+            .into(),
             type_url: TYPE_URL.to_owned(),
         })
         .collect();

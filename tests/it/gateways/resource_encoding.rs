@@ -50,7 +50,7 @@ pub fn received(yaml: &str) -> DomainSpec {
     let domain = text(&policy, "domain");
     let descriptors = descriptors(&policy);
     let config = Config { name: domain.clone(), domain, descriptors };
-    let raw = RawResource { type_url: TYPE_URL.to_owned(), value: config.encode_to_vec() };
+    let raw = RawResource { type_url: TYPE_URL.to_owned(), value: config.encode_to_vec().into() };
     let mut last_good = LastGood::new(Options::default(), PolicyDefaults::default());
     let update = last_good.apply(vec![raw]);
     assert_eq!(update.rejections, []);
