@@ -70,7 +70,7 @@ pub(super) fn explain_descriptor(
         text.push_str(&describe_domains(policy, domain));
     }
     if let MatchEnd::Rule(rule) = &explanation.ending {
-        for limit in &rule.limits {
+        for limit in rule.limits.iter() {
             let key = prefix.key(&limit.counter, &limit.algorithm);
             // Writing into a String cannot fail.
             let _ = writeln!(text, "  in Redis {}", String::from_utf8_lossy(&key));

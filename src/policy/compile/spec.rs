@@ -56,9 +56,9 @@ pub enum ValueSpec {
     /// node.
     Any,
     /// Exactly this value; not empty.
-    Exact(Box<str>),
+    Exact(Arc<str>),
     /// Any value that matches the pattern, where each `*` matches zero or more bytes.
-    Pattern(Box<str>),
+    Pattern(Arc<str>),
 }
 
 /// Rule for descriptors that end at a node.
@@ -68,7 +68,7 @@ pub struct RuleSpec {
     /// `limits` is empty.
     pub unlimited: bool,
     /// Limits in file order: one for `rate_limit`, one or more for `rate_limits`.
-    pub limits: Vec<LimitSpec>,
+    pub limits: Arc<[LimitSpec]>,
     /// Names of limits that are skipped for the whole request if this rule matches.
     pub replaces: Box<[Box<str>]>,
     /// Name in the rule's `rate_limit`, which may be unlimited. `None` if `rate_limit` has no name,
@@ -97,7 +97,7 @@ pub struct SourceLocation {
     /// Line number, from 1; 0 in a resource.
     pub line: u32,
     /// Path in a resource, such as `descriptors[0]`; `None` in a file.
-    pub path: Option<Box<str>>,
+    pub path: Option<Arc<str>>,
 }
 
 /// Compiled limit of a rule.

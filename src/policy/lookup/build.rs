@@ -206,14 +206,20 @@ impl TreeBuilder {
         let id = RuleId(self.first_rule_id.wrapping_add(arena_index(self.rules.len())));
         self.tree.nodes[node.0 as usize].rule = Some(id);
         let path = self.tree.path_to(node);
-        let key_templates =
+        let key_templates: Vec<_> =
             spec.limits.iter().map(|limit| self.build_key_template(domain, &path, limit)).collect();
+        // Shared, because the templates of siblings are equal and would take a quarter of the policy.
+        let last = self.rules.last().map(|rule| &rule.key_templates);
+        let key_templates = match last.filter(|last| ***last == *key_templates) {
+            Some(last) => Arc::clone(last),
+            None => key_templates.into(),
+        };
         let printed = listing::configured_path(&domain.name, &path);
         self.rules.push(Rule {
             id,
             path: printed.into(),
             unlimited: spec.unlimited,
-            limits: spec.limits.clone().into_boxed_slice(),
+            limits: Arc::clone(&spec.limits),
             shadow_mode: spec.shadow_mode,
             quota_mode: spec.quota_mode,
             metadata: spec.metadata.clone(),
@@ -297,7 +303,7 @@ fn shows_value(node: &TreeNode) -> bool {
     node.value_to_metric && varies
 }
 
-fn shared_pattern(node: &TreeNode) -> Option<Box<str>> {
+fn shared_pattern(node: &TreeNode) -> Option<Arc<str>> {
     match &node.value {
         ValueSpec::Pattern(text) if node.share_threshold => Some(text.clone()),
         ValueSpec::Pattern(_) | ValueSpec::Exact(_) | ValueSpec::Any => None,

@@ -162,7 +162,7 @@ impl Rule {
             RuleOverride::Shadow => self.shadow_mode = true,
             RuleOverride::Allow => {
                 self.unlimited = true;
-                self.limits = Box::default();
+                self.limits = Arc::default();
                 self.key_templates = Arc::default();
             }
             RuleOverride::Deny => self.edit_limits(deny_all),
@@ -177,7 +177,7 @@ impl Rule {
             *limit = Arc::new(edit(limit));
             *bill_limit = limit.bill_limit().map(Arc::new);
         };
-        for LimitSpec { limit, bill_limit, tiers, .. } in &mut self.limits {
+        for LimitSpec { limit, bill_limit, tiers, .. } in Arc::make_mut(&mut self.limits) {
             change(limit, bill_limit);
             // A limit with consumer classes is enforced by the limits of its classes.
             if let Some(tiers) = tiers {

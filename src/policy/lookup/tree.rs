@@ -48,7 +48,7 @@ pub struct Rule {
     /// Whether the rule allows every request without counting.
     pub unlimited: bool,
     /// Limits of the rule, in file order.
-    pub limits: Box<[LimitSpec]>,
+    pub limits: Arc<[LimitSpec]>,
     /// Shadow mode: requests over the limit are counted but admitted.
     pub shadow_mode: bool,
     /// Quota mode: a request is rejected only if all of its quota groups are over a limit.
@@ -66,7 +66,8 @@ pub struct Rule {
     /// Whether [`Policy::printed_path`] shows the request's values on every level.
     pub(crate) detailed_metric: bool,
     pub(crate) node: NodeId,
-    /// Key template of each limit, in the order of `limits`.
+    /// Key template of each limit, in the order of `limits`. Consecutive rules with equal templates
+    /// share them.
     pub(crate) key_templates: Arc<[KeyTemplate]>,
     /// Names of limits that are skipped for a whole request if this rule matches.
     pub(crate) replaces: Box<[NameId]>,
@@ -82,7 +83,7 @@ pub(crate) struct NameId(pub u32);
 
 /// Template for the counter identities of a limit, which are hashed to counter keys: constant
 /// prefixes, and the descriptor entries to append to them.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct KeyTemplate {
     /// Identity prefix shared by all counters of the limit: domain, name, algorithm, window, and the
     /// rule's path if `entries` is not the whole path.
@@ -130,13 +131,13 @@ pub(crate) struct SelectedLimit<'a> {
 }
 
 /// Descriptor entry that a counter key contains.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KeyEntry {
     /// Index of the entry in the descriptor, from 0.
     pub position: usize,
     /// Text of the pattern that replaces the request's value in the counter key; `None` without
     /// `share_threshold`.
-    pub shared_pattern: Option<Box<str>>,
+    pub shared_pattern: Option<Arc<str>>,
 }
 
 /// Descriptor trees of all domains, in one arena.

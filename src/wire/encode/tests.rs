@@ -48,7 +48,7 @@ fn build_policy(rules: Vec<RuleSpec>) -> Policy {
 fn rule(metadata: Option<Value>, body: Option<(&str, &str)>) -> RuleSpec {
     RuleSpec {
         unlimited: true,
-        limits: Vec::new(),
+        limits: Arc::default(),
         replaces: Box::default(),
         name: None,
         shadow_mode: false,

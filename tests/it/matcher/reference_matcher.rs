@@ -82,7 +82,7 @@ fn level() -> impl Strategy<Value = Vec<NodeSpec>> {
 fn number(level: &mut [NodeSpec], next: &mut u32) {
     for node in level {
         if let Some(rule) = &mut node.rule {
-            rule.limits = vec![spec(None, window(*next, Unit::Second))];
+            rule.limits = vec![spec(None, window(*next, Unit::Second))].into();
             *next += 1;
         }
         number(&mut node.children, next);

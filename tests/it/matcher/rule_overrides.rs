@@ -102,7 +102,7 @@ fn what_is_denied_counts_nothing_even_where_hits_are_charged_always() {
     use tidegate::domain::{Limit, Micros, Op};
 
     let mut node = specs::key("client").limit(100);
-    let spec = &mut node.0.rule.as_mut().unwrap().limits[0];
+    let [spec] = Arc::make_mut(&mut node.0.rule.as_mut().unwrap().limits) else { panic!() };
     spec.limit = Arc::new(Limit { charge: Charge::Always, ..(*spec.limit).clone() });
     let policy = specs::policy([node]).with_overrides([("d", RuleOverride::Deny)].into_iter());
     let limit = &policy.rules()[0].limits[0].limit;

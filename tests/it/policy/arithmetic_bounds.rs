@@ -226,7 +226,7 @@ fn a_sliding_window_takes_what_its_ticks_leave_room_for() {
 fn classes(text: &str) -> LimitSpec {
     let text = rate_limit(&format!("algorithm: token_bucket, unit: second, {text}"));
     let text = format!("charge: billed\n{text}");
-    good(text).domains.remove(0).nodes.remove(0).rule.unwrap().limits.remove(0)
+    good(text).domains.remove(0).nodes.remove(0).rule.unwrap().limits[0].clone()
 }
 
 #[test]

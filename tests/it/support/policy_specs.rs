@@ -59,7 +59,7 @@ impl Node {
     fn rule(&mut self) -> &mut RuleSpec {
         self.0.rule.get_or_insert_with(|| RuleSpec {
             unlimited: false,
-            limits: Vec::new(),
+            limits: Arc::default(),
             replaces: Box::default(),
             name: None,
             shadow_mode: false,
@@ -83,7 +83,8 @@ impl Node {
 
     /// One more limit.
     pub fn with(mut self, limit: LimitSpec) -> Node {
-        self.rule().limits.push(limit);
+        let rule = self.rule();
+        rule.limits = rule.limits.iter().cloned().chain([limit]).collect();
         self
     }
 
