@@ -140,14 +140,20 @@ struct Activator {
     /// Id of the next policy's first rule.
     next_rule: RuleId,
     active: Option<Arc<Policy>>,
-    /// Policy that was active before the current one. It is kept until the next update, because
-    /// otherwise the last call that uses it would have to free thousands of rules.
+    /// Policy that was active before the current one. It is kept until no call uses it, because
+    /// otherwise the last of these calls would have to free thousands of rules.
     former: Option<Arc<Policy>>,
 }
 
 impl PolicyReceiver for Activator {
     fn prepare(&mut self) {
         self.former = None;
+        self.telemetry.forget_former_rules();
+    }
+
+    fn free_unused(&mut self) {
+        // Only this thread can still use it, so nobody else can begin to.
+        self.former.take_if(|former| Arc::strong_count(former) == 1);
     }
 
     fn receive(&mut self, last_good: &LastGood, effect: ResponseEffect) {
@@ -177,5 +183,84 @@ impl Activator {
             let rules = self.active.as_ref().map_or(0, |policy| policy.rules().len());
             tracing::info!(rules, %fingerprint, "policy reloaded");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control_plane::RawResource;
+
+    const RULES: usize = 12_490;
+
+    fn activator() -> Activator {
+        let policy = Arc::new(ControlPlanePolicy {
+            state: Mutex::default(),
+            has_first: watch::Sender::new(false),
+            status: Arc::default(),
+        });
+        Activator {
+            policy,
+            telemetry: Arc::new(Telemetry::new(0.8)),
+            secret: Secret::default(),
+            checks_max: 64,
+            next_rule: RuleId(0),
+            active: None,
+            former: None,
+        }
+    }
+
+    /// A resource of rules per year for values of 90 bytes, which begin with `digit`.
+    fn many_rules(digit: u8) -> RawResource {
+        let field = |number: u8, bytes: &[u8]| {
+            let mut encoded = vec![number << 3 | 2];
+            prost::encoding::encode_varint(bytes.len() as u64, &mut encoded);
+            [encoded, bytes.to_vec()].concat()
+        };
+        let rule = |at: usize| {
+            let value = format!("{digit}{at:>089}");
+            let limit = field(3, &[0x08, 6, 0x10, digit]);
+            field(3, &[field(1, b"k"), field(2, value.as_bytes()), limit].concat())
+        };
+        let rules: Vec<u8> = (0..RULES).flat_map(rule).collect();
+        let value = [field(1, b"d"), field(2, b"d"), rules].concat().into();
+        let type_url = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
+        RawResource { type_url: type_url.to_owned(), value }
+    }
+
+    fn receive(activator: &mut Activator, last_good: &mut LastGood, resource: RawResource) {
+        activator.prepare();
+        let update = last_good.apply(vec![resource]);
+        assert!(update.changed && update.rejections.is_empty(), "{update:?}");
+        let effect =
+            ResponseEffect { activate: true, newly_rejected: false, accepted: true, log: false };
+        activator.receive(last_good, effect);
+    }
+
+    #[test]
+    fn replacing_a_policy_takes_at_most_2816_bytes_for_each_rule() {
+        let (mut activator, mut last_good) = (activator(), LastGood::default());
+        let measured = allocation_counter::measure(|| {
+            (1..=4).for_each(|n| receive(&mut activator, &mut last_good, many_rules(n)));
+        });
+        let bytes = measured.bytes_max as usize / RULES;
+        println!(
+            "{bytes} bytes for each rule, {} afterwards",
+            measured.bytes_current as usize / RULES
+        );
+        assert!(bytes <= 2_816, "{bytes}");
+    }
+
+    #[test]
+    fn a_former_policy_is_freed_once_no_call_uses_it() {
+        let (mut activator, mut last_good) = (activator(), LastGood::default());
+        receive(&mut activator, &mut last_good, many_rules(1));
+        let in_use = activator.policy.latest(&Secret::default());
+        receive(&mut activator, &mut last_good, many_rules(2));
+        activator.free_unused();
+        assert!(activator.former.is_some());
+        drop(in_use);
+        activator.free_unused();
+        assert!(activator.former.is_none() && activator.active.is_some());
     }
 }

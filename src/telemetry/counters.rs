@@ -166,16 +166,22 @@ impl Telemetry {
         fingerprint: impl ToString,
         now: Micros,
     ) {
+        // Three tables of a large policy would take 130 MB.
+        self.forget_former_rules();
         let previous = Arc::clone(&self.rule_tables.load().current);
-        // Frees the table before, because three tables of a large policy take 130 MB.
-        let current = Arc::clone(&previous);
-        self.rule_tables.store(Arc::new(RuleTables { current, previous: Arc::clone(&previous) }));
         let current = Arc::new(RuleTable::new(first, rules, fingerprint.to_string(), &previous));
         self.detailed_counters.retain_rules_of(&current);
         self.rule_tables.store(Arc::new(RuleTables { current, previous }));
         self.loads.fetch_add(1, Ordering::Relaxed);
         self.last_policy_load_at_us.store(now.0, Ordering::Relaxed);
         self.last_load_succeeded.store(true, Ordering::Relaxed);
+    }
+
+    /// Frees the counters and names of the policy before the current one. Calls of that policy that
+    /// are still in flight are no longer counted.
+    pub fn forget_former_rules(&self) {
+        let current = Arc::clone(&self.rule_tables.load().current);
+        self.rule_tables.store(Arc::new(RuleTables { current, previous: Arc::default() }));
     }
 
     /// Returns the fingerprint of the active policy; empty before the first policy is loaded.
