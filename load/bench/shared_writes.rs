@@ -182,7 +182,7 @@ fn shared(calls: &[Vec<usize>], limit: &Arc<Limit>, cost: Hits) -> Vec<Cmd> {
     writes.iter().map(|write| write.encode(&encoder()).command).collect()
 }
 
-/// What Tidegate writes for windows that are far from their limits.
+/// What a client writes that charges each window of a write by one command.
 fn plain(calls: &[Vec<usize>], limit: &Arc<Limit>) -> Vec<Cmd> {
     let mut costs: BTreeMap<usize, u64> = BTreeMap::new();
     for place in calls.iter().flatten() {
