@@ -44,7 +44,7 @@ Examples:
 A Redis Cluster decides a call in one step if its counters are on one node. Two limits are
   joined         always on one node
   joinable       on one node if hash_tag names one of these entries
-  not joinable   on any node: exact all the same, but a call may take two round trips";
+  not joinable   on any node: exact all the same, but a rejected call may hold hits for a round trip";
 
 impl Check {
     pub(super) fn run(self, environment: &TextMap) -> Result<(), Failure> {

@@ -443,8 +443,8 @@ fn check_hash_slots(linter: &mut Linter<'_>) {
         }
         let site = &limits[other];
         let message = format!(
-            "a Redis Cluster may keep this limit and {} in two slots, so that a call over both \
-             takes up to two rounds; `hash_tag: [{}]` joins them",
+            "a Redis Cluster may keep this limit and {} in two slots, so that a rejected call over \
+             both may hold hits for a round trip; `hash_tag: [{}]` joins them",
             limits[one].label,
             keys.join(", ")
         );
