@@ -9,7 +9,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::msgpack::{Unpacked, UnpackedItem};
-use super::reply::{ReplyError, ScriptReply, uncharged_status, undo_rejected_charges};
+use super::reply::{ReplyError, ScriptReply, uncharged_statuses, undo_rejected_charges};
 use super::write_calls::WriteCalls;
 use crate::algorithm::bucket::BucketCredits;
 use crate::algorithm::{self, State, bucket, fixed_window, sliding_window};
@@ -104,12 +104,8 @@ impl<'a> Replay<'a> {
         let is_charged =
             undo_rejected_charges(&mut outcomes, call.checks, call.accounting, states, now);
         let parts = if is_part { call.checks } else { &[] };
-        let uncharged = parts.iter().zip(&before).zip(&outcomes);
-        let uncharged = uncharged
-            .map(|((check, before), outcome)| {
-                uncharged_status(before.as_ref(), check, outcome, now)
-            })
-            .collect();
+        let states = before.iter().map(Option::as_ref);
+        let uncharged = uncharged_statuses(parts, states, &outcomes, now);
         if !is_charged {
             for (place, before) in places.iter().zip(before) {
                 self.states[usize::from(*place)] = before;

@@ -219,17 +219,10 @@ fn decode_multi(
     for (check, (_, passes, state)) in checks.iter().zip(&found) {
         outcomes.push(outcome_from_state(state, check, *passes, now)?);
     }
-    let before = found.iter().map(|(.., state)| Some(state));
-    undo_rejected_charges(&mut outcomes, checks, accounting, before, now);
-    let uncharged = if is_part {
-        let each = checks.iter().zip(&found).zip(&outcomes);
-        each.map(|((check, (.., state)), outcome)| {
-            uncharged_status(Some(state), check, outcome, now)
-        })
-        .collect()
-    } else {
-        Vec::new()
-    };
+    let before = || found.iter().map(|(.., state)| Some(state));
+    undo_rejected_charges(&mut outcomes, checks, accounting, before(), now);
+    let parts = if is_part { checks } else { &[] };
+    let uncharged = uncharged_statuses(parts, before(), &outcomes, now);
     Ok(ScriptReply { outcomes, clamped, uncharged })
 }
 
@@ -258,9 +251,21 @@ pub(super) fn undo_rejected_charges<'a>(
     false
 }
 
+/// Returns the status that the counter of each check will have if the call is rejected. `before` are
+/// the counters' states before the call.
+pub(super) fn uncharged_statuses<'a>(
+    checks: &[Check<'_>],
+    before: impl Iterator<Item = Option<&'a State>>,
+    outcomes: &[Outcome],
+    now: Micros,
+) -> Vec<CounterStatus> {
+    let each = checks.iter().zip(before).zip(outcomes);
+    each.map(|((check, state), outcome)| uncharged_status(state, check, outcome, now)).collect()
+}
+
 /// Returns the status that a check's counter will have if the call is rejected. `state` is the
 /// counter's state before the call.
-pub(super) fn uncharged_status(
+fn uncharged_status(
     state: Option<&State>,
     check: &Check<'_>,
     outcome: &Outcome,
