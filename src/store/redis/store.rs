@@ -162,9 +162,10 @@ impl<T: Transport> RedisStore<T> {
         RedisStore { shared: Arc::new(shared) }
     }
 
-    /// Enables or disables script calls that span several hash slots of a cluster node. Enabled by
-    /// default. If disabled, each hash slot gets its own script call. Call it before the first call
-    /// of the store.
+    /// Enables or disables requests that span several hash slots of a cluster node, so that tests
+    /// cover services that route such scripts elsewhere. Enabled by default. If disabled, each hash
+    /// slot gets its own script call. Call it before the first call of the store.
+    #[doc(hidden)]
     #[must_use]
     pub fn with_node_scripts(mut self, enabled: bool) -> Self {
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
