@@ -1,9 +1,9 @@
 #!lua
--- Decides any call atomically: all its checks or, on a cluster, those whose keys share a slot. Reads and
--- decides everything before the first write. Common calls have faster scripts: single_fixed_window.lua,
--- single_bucket.lua, single_sliding_window.lua, and multi_check.lua.
+-- Decides any call atomically: all its checks or, on a cluster, those whose counters are on one node. Reads
+-- and decides everything before the first write. decide.lua decides common calls faster.
 --
--- KEYS[i]  the counter of check i; the same counter may come twice. Refunds come first.
+-- KEYS[i]  the counter of check i; the same counter may come twice. Refunds come first. None if the counters
+--          are in several slots of a cluster's node
 -- ARGV[1]  now_us: see clock.lua
 -- ARGV[2]  accounting: all_or_nothing, independent, or part (of an all_or_nothing call whose other checks
 --          are decided elsewhere)
@@ -14,11 +14,134 @@
 --   +3  role: required, shadow, or the number of the quota group
 --   +4  cost: hits
 --   +5  limit: the values listed in the algorithm's file
+-- ARGV[5]  keys: without KEYS, from here on, the counter of each check
 --
 -- State    as in each algorithm's file
 -- Reply    {now, clamped (number of counters from the far future), then six numbers for each check:
 --          available (-1 - available if refused), wait (0 for none), reset, charged, since, entry}; to a
 --          part also available and reset without the call's charges.
 --          {-1} if the server's clock is outside a calendar's windows; then no counter changed.
--- Cost     TIME once, load and save of each counter; refused: no write
-return loadfile('decide_any.lua')(KEYS, ARGV[1], ARGV[2], ARGV[3], ARGV[4])
+--          Without KEYS, 'not here' if the node does not hold every key; then nothing was written.
+-- Cost     TIME once, load and save of each counter; refused: no write. Without KEYS, also one STRLEN for each
+--          counter, from Redis 7.4 on one more
+local keys = KEYS
+if ARGV[5] then
+  keys = { unpack(ARGV, 5) }
+  local _, elsewhere = loadfile('node_read.lua')('STRLEN', keys)
+  if elsewhere then
+    return 'not here'
+  end
+end
+local accounting, stride = ARGV[2], ARGV[3] + 0
+local now, extra_ms = loadfile('clock.lua')(ARGV[1])
+local all_or_nothing, is_part = accounting ~= 'independent', accounting == 'part'
+local width, args = is_part and 8 or 6, { cmsgpack.unpack(ARGV[4]) }
+-- Many values come as one array, because they would not fit on Lua's stack.
+args = args[2] and args or args[1]
+local checks, algorithms = #keys, {}
+
+-- Within a call, a counter has two states. `certain` is its state if the call is rejected: the stored
+-- state after refunds and debts. `admitted` is its state if the call is admitted; nil until a take passes.
+-- `certain_at` and `admitted_at` are the indices of the limits under which they changed, false if they
+-- did not.
+local counters, debts = {}, {}
+-- The holders of each concurrency counter, which are read together.
+local holders = {}
+for i = 1, checks do
+  local at, key = (i - 1) * stride, keys[i]
+  if args[at + 1] == 'c' and args[at + 2] ~= 'peek' then
+    holders[key] = holders[key] or {}
+    table.insert(holders[key], args[at + 7] or string.rep('\0', 16))
+  end
+end
+local reply, clamped = { now, 0, 0, 0, 0, 0, 0, 0 }, 0
+local refused, quotas = false, false
+for i = 1, checks do
+  local at, key, _ = (i - 1) * stride, keys[i], nil
+  local letter, op, role, cost, limit = args[at + 1], args[at + 2], args[at + 3], args[at + 4], at + 4
+  local algorithm, counter = algorithms[letter], counters[key]
+  if not algorithm then
+    algorithm = loadfile('algorithms.lua')(letter, now, extra_ms)
+    algorithms[letter] = algorithm
+  end
+  if not counter then
+    local state, err = algorithm.load(key, args, limit, holders[key] or {})
+    if err then
+      return err
+    end
+    counter = { certain = state, admitted = nil, certain_at = false, admitted_at = false }
+    counters[key] = counter
+  end
+
+  local passes, wait, charged, since, entry, write, far =
+    algorithm.step(counter.admitted or counter.certain, op, cost, args, limit)
+  local r = width * (i - 1) + 3
+  reply[r], reply[r + 1], reply[r + 2] = passes, wait, 0
+  reply[r + 3], reply[r + 4], reply[r + 5] = charged, since, entry
+  if role == 'required' then
+    refused = refused or not passes
+  elseif role ~= 'shadow' then
+    -- Whether all checks of the quota group pass.
+    quotas = quotas or {}
+    quotas[role] = quotas[role] ~= false and passes or false
+  end
+  if far then
+    clamped = clamped + 1
+  end
+
+  if op == 'take' and passes then
+    counter.admitted, counter.admitted_at, write = write, limit, nil
+    if far then
+      _, _, _, _, _, write = algorithm.step(counter.certain, 'peek', 1, args, limit)
+    end
+  elseif counter.admitted then
+    if write then
+      counter.admitted, counter.admitted_at = write, limit
+    end
+    _, _, charged, since, entry, write =
+      algorithm.step(counter.certain, op == 'debt' and op or 'peek', cost, args, limit)
+  end
+  if write then
+    counter.certain, counter.certain_at = write, limit
+  end
+  if op == 'debt' then
+    -- The charge that remains if the call is rejected.
+    debts[i] = { charged, since, entry }
+  end
+end
+
+local quota_passes = not quotas
+if quotas then
+  for _, passes in pairs(quotas) do
+    quota_passes = quota_passes or passes
+  end
+end
+local charges = not all_or_nothing or not refused and quota_passes
+reply[2] = clamped
+-- Reports come before writes, because some of them read stored values.
+for i = 1, checks do
+  local at, r, counter = (i - 1) * stride, width * (i - 1) + 3, counters[keys[i]]
+  local state = charges and counter.admitted or counter.certain
+  local available, reset = algorithms[args[at + 1]].report(state, args, at + 4)
+  reply[r], reply[r + 2] = reply[r] and available or -1 - available, reset
+  if debts[i] and not charges then
+    reply[r + 3], reply[r + 4], reply[r + 5] = unpack(debts[i])
+  end
+  if not (charges or debts[i]) or reply[r + 3] == 0 and reply[r + 5] == 0 then
+    reply[r + 3], reply[r + 4], reply[r + 5] = 0, 0, 0
+  end
+  if is_part then
+    reply[r + 6], reply[r + 7] = algorithms[args[at + 1]].report(counter.certain, args, at + 4)
+  end
+end
+for i = 1, checks do
+  local counter, save = counters[keys[i]], algorithms[args[(i - 1) * stride + 1]].save
+  if charges and counter.admitted then
+    save(keys[i], counter.admitted, args, counter.admitted_at)
+  elseif counter.certain_at then
+    save(keys[i], counter.certain, args, counter.certain_at)
+  end
+  -- The same counter may occur again later in the call.
+  counter.admitted, counter.certain_at = nil, false
+end
+return reply

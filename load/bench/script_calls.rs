@@ -10,9 +10,8 @@ use std::sync::Arc;
 
 use redis::{ConnectionLike, Value};
 use tidegate::domain::{
-    Accounting, Algorithm, Bucket, Charge, ChargeRecord, Check, Concurrency, FixedWindow, Hits,
-    Holder, Hybrid, Limit, Micros, Op, Receipt, Refill, Role, SlidingLog, SlidingWindow, Unit,
-    Window,
+    Algorithm, Bucket, Charge, ChargeRecord, Check, Concurrency, FixedWindow, Hits, Holder, Hybrid,
+    Limit, Micros, Op, Receipt, Refill, Role, SlidingLog, SlidingWindow, Unit, Window,
 };
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::arguments::Encoder;
@@ -20,6 +19,7 @@ use tidegate::store::redis::script::library::PRODUCTION;
 use tidegate::store::redis::script::msgpack::Packed;
 
 use super::redis_server::RedisServer;
+use super::scripts::encode_call;
 use super::{Scale, cpu, memory};
 
 /// Counters of each row.
@@ -278,10 +278,7 @@ fn calls(name: &str, kinds: &[Kind<'_>], now: Micros, different: bool) -> Row {
             let holder = Some(Holder(nth as u128));
             checks.push(Check { key, limit, op: *op, role: *role, holder });
         }
-        encoder()
-            .encode_call(&checks, Accounting::AllOrNothing, None, now)
-            .command
-            .get_packed_command()
+        encode_call(&encoder(), &checks, now).command.get_packed_command()
     };
     Row { name: name.to_owned(), checks: kinds.len(), calls: (0..KEYS).map(call).collect() }
 }

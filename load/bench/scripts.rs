@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use redis::Cmd;
 use tidegate::domain::{
-    Accounting, Algorithm, Charge, Check, CounterKey, Hits, Limit, Micros, Op, Role,
+    Accounting, Algorithm, Call, Charge, Check, CounterKey, Hits, Limit, Micros, Op, Role,
 };
+use tidegate::store::redis::client::transport::ScriptCall;
 use tidegate::store::redis::keys::Prefix;
-use tidegate::store::redis::script::arguments::Encoder;
+use tidegate::store::redis::script::arguments::{CallScope, Encoder};
 use tidegate::store::redis::script::library::PRODUCTION;
 
 use super::redis_server::RedisServer;
@@ -110,11 +111,17 @@ fn cost(
 /// Only calendar windows look at it.
 const NOW: Micros = Micros::ZERO;
 
+/// Encodes a call by itself.
+pub fn encode_call(encoder: &Encoder, checks: &[Check<'_>], now: Micros) -> ScriptCall {
+    let call = Call { checks, accounting: Accounting::AllOrNothing, now, deadline: None };
+    encoder.encode(&call, CallScope::default(), None)
+}
+
 fn ours(name: &'static str, limit: &Arc<Limit>, checks: usize) -> Side {
     let encoder = Encoder::new(Prefix::default(), &PRODUCTION, false);
     let command = |nth: usize| {
         let checks: Vec<Check<'_>> = (0..checks).map(|at| check(limit, nth + at)).collect();
-        encoder.encode_call(&checks, Accounting::AllOrNothing, None, NOW).command
+        encode_call(&encoder, &checks, NOW).command
     };
     Side { name, commands: (0..KEYS).map(command).collect(), checks }
 }
@@ -173,7 +180,7 @@ fn bytes_per_key(scale: Scale) {
                 // So many that no bucket is full again before the last one is made.
                 let op = Op::Take { cost: Hits(500_000) };
                 let check = Check { key, limit: &limit, op, role: Role::Required, holder: None };
-                let item = encoder.encode_call(&[check], Accounting::AllOrNothing, None, NOW);
+                let item = encode_call(&encoder, &[check], NOW);
                 pipeline.add_command(item.command).ignore();
             }
             pipeline.exec(&mut connection).unwrap();

@@ -15,6 +15,7 @@ use tidegate::store::redis::script::library::PRODUCTION;
 use tidegate::store::redis::script::write_calls::WriteCalls;
 
 use super::redis_server::{self, RedisServer};
+use super::scripts::encode_call;
 use super::{Scale, memory};
 
 /// Checks of each call.
@@ -162,7 +163,7 @@ fn checks<'a>(places: &[usize], limit: &'a Arc<Limit>, cost: Hits) -> Vec<Check<
 fn one_by_one(calls: &[Vec<usize>], limit: &Arc<Limit>) -> Vec<Cmd> {
     let command = |places: &Vec<usize>| {
         let checks = checks(places, limit, Hits::ONE);
-        encoder().encode_call(&checks, Accounting::AllOrNothing, None, NOW).command
+        encode_call(&encoder(), &checks, NOW).command
     };
     calls.iter().map(command).collect()
 }
@@ -179,7 +180,7 @@ fn shared(calls: &[Vec<usize>], limit: &Arc<Limit>, cost: Hits) -> Vec<Cmd> {
         }
         writes.last_mut().expect("there is one").add(&encoder(), &call, None);
     }
-    writes.iter().map(|write| write.encode(&encoder()).command).collect()
+    writes.iter().map(|write| write.encode(&encoder(), false).command).collect()
 }
 
 /// What a client writes that charges each window of a write by one command.

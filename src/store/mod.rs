@@ -167,6 +167,9 @@ pub struct SharedStoreStats {
     pub clamped: u64,
     /// Number of script replies that could not be decoded.
     pub unreadable: u64,
+    /// Number of calls, or parts of calls, that a script decided differently than Tidegate did from the
+    /// states that the script answered. Their answers follow the script.
+    pub disagreements: u64,
     /// Number of calls on a Redis Cluster whose checks were split into groups by node or by hash
     /// slot, with one request per group.
     pub multi_slot_calls: u64,

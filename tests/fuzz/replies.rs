@@ -195,6 +195,7 @@ fn any_reply_is_read_or_a_fault() {
                     ReplyError::Length => 3,
                     ReplyError::Number => 4,
                     ReplyError::NoWindow => 5,
+                    ReplyError::PartlyWritten => 6,
                 }),
             }
         }

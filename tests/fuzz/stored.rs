@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use tidegate::domain::{Accounting, Check, Limit, Micros, Unit};
+use tidegate::domain::{Accounting, Call, Check, Limit, Micros, Unit};
 use tidegate::store::redis::keys::Prefix;
-use tidegate::store::redis::script::arguments::Encoder;
+use tidegate::store::redis::script::arguments::{CallScope, Encoder};
 use tidegate::store::redis::script::library::PRODUCTION;
 use tidegate::store::redis::script::reply::ScriptReply;
 
@@ -92,7 +92,8 @@ fn made(random: &mut Random) -> Vec<u8> {
 /// One call, answered by the scripts.
 async fn answered(plain: &Plain, encoder: &Encoder, checks: &[Check<'_>], now: Micros) -> u64 {
     let accounting = Accounting::Independent;
-    let item = encoder.encode_call(checks, accounting, Some(now), now);
+    let call = Call { checks, accounting, now, deadline: None };
+    let item = encoder.encode(&call, CallScope::default(), Some(now));
     let reply = plain.run(&item).await.unwrap_or_else(|e| panic!("{checks:?}: {e}"));
     let decoded = ScriptReply::decode(&reply, checks, accounting);
     let decoded = decoded.unwrap_or_else(|e| panic!("{checks:?}: {e:?}: {reply:?}"));

@@ -54,7 +54,6 @@ metrics! { COUNTERS: NodeStats,
     node_counter "redis_ask" "Script calls answered with ASK", |node| node.ask.get();
     node_counter "redis_tryagain" "Script calls answered with TRYAGAIN", |node| node.tryagain.get();
     node_counter "redis_errors" "Script calls answered with another error", |node| node.errors.get();
-    node_counter "redis_disagreements" "Calls that a script and Tidegate decided differently; their answers follow the script", |node| node.disagreements.get();
     node_counter "redis_timeouts" "Connections closed because a reply was overdue", |node| node.timeouts.get();
     node_counter "redis_unknown" "Script calls with unknown outcome; they are never sent again", |node| node.unknown.get();
     node_gauge "redis_breakers_open" "1 while the circuit breaker is open", |node| node.breaker_open.get();
@@ -195,7 +194,6 @@ mod tests {
             ("redis_ask", &stats.ask),
             ("redis_tryagain", &stats.tryagain),
             ("redis_errors", &stats.errors),
-            ("redis_disagreements", &stats.disagreements),
             ("redis_timeouts", &stats.timeouts),
             ("redis_unknown", &stats.unknown),
             ("redis_breakers_open", &stats.breaker_open),

@@ -83,6 +83,7 @@ metrics! { REDIS: RedisTotals,
     counter "redis_spared" "Calls answered from the refusal cache alone", |totals| totals.stats.cached_calls;
     counter "redis_clamped" "Counters from the far future, read as full", |totals| totals.stats.clamped;
     counter "redis_unreadable" "Replies that no script can send", |totals| totals.stats.unreadable;
+    counter "redis_disagreements" "Calls that a script and Tidegate decided differently; their answers follow the script", |totals| totals.stats.disagreements;
     counter "redis_split_calls" "Calls whose counters are on several cluster nodes, or that were sent slot by slot", |totals| totals.stats.multi_slot_calls;
     counter "redis_node_calls" "Calls, or parts of calls, with counters in several slots of a cluster node", |totals| totals.stats.node_calls;
     counter "redis_node_calls_not_here" "Calls, or parts of calls, that were sent again slot by slot, because a slot had moved or was moving", |totals| totals.stats.not_here;
@@ -199,6 +200,7 @@ mod tests {
             cached_calls: 3,
             clamped: 4,
             unreadable: 5,
+            disagreements: 21,
             multi_slot_calls: 6,
             node_calls: 8,
             not_here: 9,
@@ -217,6 +219,7 @@ mod tests {
             ("redis_spared", 3),
             ("redis_clamped", 4),
             ("redis_unreadable", 5),
+            ("redis_disagreements", 21),
             ("redis_split_calls", 6),
             ("redis_node_calls", 8),
             ("redis_node_calls_not_here", 9),

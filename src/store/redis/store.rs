@@ -51,6 +51,9 @@ pub struct RedisStats {
     pub clamped: AtomicU64,
     /// Number of script replies that could not be decoded.
     pub unreadable: AtomicU64,
+    /// Number of calls, or parts of calls, of which a script counted more or fewer checks that passed
+    /// ([`ScriptReply::disagrees`]).
+    pub disagreements: AtomicU64,
     /// Number of calls whose checks were split by hash slot, with one script call per group.
     pub multi_slot_calls: AtomicU64,
     /// Number of calls, or parts of calls, with checks in several hash slots of one node.
@@ -109,6 +112,7 @@ impl SharedStore for RedisStore<RedisClient> {
         let RedisStats {
             clamped,
             unreadable,
+            disagreements,
             multi_slot_calls,
             node_calls,
             not_here,
@@ -122,6 +126,7 @@ impl SharedStore for RedisStore<RedisClient> {
             unheard_hits: unheard.get(),
             clamped: clamped.load(Ordering::Relaxed),
             unreadable: unreadable.load(Ordering::Relaxed),
+            disagreements: disagreements.load(Ordering::Relaxed),
             multi_slot_calls: multi_slot_calls.load(Ordering::Relaxed),
             node_calls: node_calls.load(Ordering::Relaxed),
             not_here: not_here.load(Ordering::Relaxed),
@@ -357,9 +362,14 @@ impl<T: Transport> Shared<T> {
         match decoded {
             Ok(decoded) => {
                 self.stats.clamped.fetch_add(decoded.clamped, Ordering::Relaxed);
+                if decoded.disagrees {
+                    self.stats.disagreements.fetch_add(1, Ordering::Relaxed);
+                    tracing::error!("the scripts and Tidegate decided differently");
+                }
                 Ok(decoded)
             }
             Err(ReplyError::NoWindow) => Err(ExecutionStatus::NotExecuted),
+            Err(ReplyError::PartlyWritten) => Err(ExecutionStatus::Unknown),
             Err(_) => {
                 self.stats.unreadable.fetch_add(1, Ordering::Relaxed);
                 Err(ExecutionStatus::Unknown)

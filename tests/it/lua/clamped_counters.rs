@@ -7,6 +7,7 @@ use tidegate::store::redis::script::reply::ScriptReply;
 
 use crate::support::limits::*;
 use crate::support::script_bench::Bench;
+use crate::support::script_bench::encode_call;
 
 #[tokio::test]
 async fn every_script_reports_one_clamp_of_one_counter() {
@@ -36,7 +37,7 @@ async fn every_script_reports_one_clamp_of_one_counter() {
                     1 => vec![asked, take(key(n + 1), &beside, 1)],
                     _ => vec![asked, asked],
                 };
-                let call = bench.encoder.encode_call(&checks, accounting, Some(START), START);
+                let call = encode_call(&bench.encoder, &checks, accounting, Some(START), START);
                 let reply = bench.plain.run(&call).await.unwrap();
                 let decoded = ScriptReply::decode(&reply, &checks, accounting).unwrap();
                 // A refund subtracts from a bucket's debt as it is stored.
@@ -44,7 +45,7 @@ async fn every_script_reports_one_clamp_of_one_counter() {
                     && matches!(limit.algorithm, Algorithm::Bucket(_));
                 assert_eq!(decoded.clamped, u64::from(!is_left_as_it_is), "{checks:?}");
                 // The clamped state was stored, whatever the verdict.
-                let call = bench.encoder.encode_call(&[asked], accounting, Some(START), START);
+                let call = encode_call(&bench.encoder, &[asked], accounting, Some(START), START);
                 let reply = bench.plain.run(&call).await.unwrap();
                 let decoded = ScriptReply::decode(&reply, &[asked], accounting).unwrap();
                 assert_eq!(decoded.clamped, 0, "{checks:?}");

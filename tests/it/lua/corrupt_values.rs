@@ -7,6 +7,7 @@ use tidegate::store::redis::script::library::{PRODUCTION, STRICT};
 use super::window_and_buckets;
 use crate::support::limits::*;
 use crate::support::script_bench::Bench;
+use crate::support::script_bench::encode_call;
 
 const TEXTS: [&str; 28] = [
     "",
@@ -147,7 +148,7 @@ async fn a_full_server_still_refuses_and_only_a_charge_fails() {
         assert_eq!(refused.verdict, Verdict::Refuse);
         let fresh = take(key(9 + n as u64), limit, 1);
         let item =
-            bench.encoder.encode_call(&[fresh, fresh], Accounting::AllOrNothing, None, START);
+            encode_call(&bench.encoder, &[fresh, fresh], Accounting::AllOrNothing, None, START);
         assert!(bench.plain.run(&item).await.is_err(), "a charge cannot be written");
     }
     bench.command::<()>(&[b"CONFIG", b"SET", b"maxmemory", b"0"]).await;
@@ -171,13 +172,14 @@ async fn a_server_that_forbids_reading_is_an_error_not_an_empty_counter() {
     for (n, limit) in (1..).zip(&limits) {
         bench.one(take(key(n), limit, 1), Some(START)).await;
     }
-    let denied: [&[u8]; 6] = [b"ACL", b"SETUSER", b"default", b"-get", b"-strlen", b"-zcount"];
+    let denied: [&[u8]; 7] =
+        [b"ACL", b"SETUSER", b"default", b"-get", b"-mget", b"-strlen", b"-zcount"];
     bench.command::<()>(&denied).await;
     for (n, limit) in (1..).zip(&limits) {
         let checks = [take(key(n), limit, 1), take(key(n), limit, 1)];
         for checks in [&checks[..1], &checks[..]] {
             let accounting = Accounting::AllOrNothing;
-            let item = bench.encoder.encode_call(checks, accounting, Some(START), START);
+            let item = encode_call(&bench.encoder, checks, accounting, Some(START), START);
             assert!(bench.plain.run(&item).await.is_err(), "{checks:?}");
         }
     }

@@ -13,6 +13,7 @@ use super::window_and_buckets;
 use crate::support::limits::*;
 use crate::support::random::Random;
 use crate::support::script_bench::Bench;
+use crate::support::script_bench::encode_call;
 
 /// A write's own rounding to milliseconds, twice.
 const SLACK_MS: i64 = 2;
@@ -31,7 +32,7 @@ async fn time(bench: &Bench) -> Micros {
 /// ends when the answer says that the counter is unused.
 async fn decide_and_compare(bench: &Bench, checks: &[Check<'_>]) -> Outcome {
     let before = time(bench).await;
-    let call = bench.encoder.encode_call(checks, Accounting::AllOrNothing, None, before);
+    let call = encode_call(&bench.encoder, checks, Accounting::AllOrNothing, None, before);
     let reply = bench.plain.run(&call).await.unwrap();
     let after = time(bench).await;
     let decoded = ScriptReply::decode(&reply, checks, Accounting::AllOrNothing).unwrap();

@@ -21,6 +21,7 @@ use super::window_and_buckets;
 use crate::support::limits::*;
 use crate::support::plain_transport::Plain;
 use crate::support::redis_server::Server;
+use crate::support::script_bench::encode_call;
 
 /// One server that claims to be a cluster, and counts rounds and items.
 struct Sliced {
@@ -283,12 +284,22 @@ async fn a_cluster_runs_what_a_tag_joins_and_refuses_what_none_does() {
         let key = |n: u64| if joined { tagged(n, 7) } else { key(n) };
         limits.iter().enumerate().map(|(n, limit)| take(key(n as u64), limit, 1)).collect()
     };
-    let joined =
-        encoder.encode_call(&checks(true), Accounting::AllOrNothing, Some(Micros(START.0)), START);
+    let joined = encode_call(
+        &encoder,
+        &checks(true),
+        Accounting::AllOrNothing,
+        Some(Micros(START.0)),
+        START,
+    );
     assert_eq!(joined.slot, Some(counter_slot(&tagged(0, 7))));
     plain.run(&joined).await.unwrap();
-    let apart =
-        encoder.encode_call(&checks(false), Accounting::AllOrNothing, Some(Micros(START.0)), START);
+    let apart = encode_call(
+        &encoder,
+        &checks(false),
+        Accounting::AllOrNothing,
+        Some(Micros(START.0)),
+        START,
+    );
     let error = plain.run(&apart).await.unwrap_err();
     assert_eq!(error.code(), Some("CROSSSLOT"), "{error}");
 }

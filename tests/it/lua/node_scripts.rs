@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use redis::Value;
 use tidegate::clock::Clock;
-use tidegate::domain::{Accounting, Check, CounterKey, Holder, Limit, Micros, Verdict};
-use tidegate::domain::{Answer, Call, Hits};
+use tidegate::domain::{Accounting, Call, Check, CounterKey, Holder, Limit, Micros, Verdict};
+use tidegate::domain::{Answer, Hits};
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::transport::{
     NodeRequest, NodeRequests, PendingCalls, ScriptCall, Transport,
 };
 use tidegate::store::redis::keys::{Prefix, counter_slot};
-use tidegate::store::redis::script::arguments::Encoder;
+use tidegate::store::redis::script::arguments::{CallScope, Encoder};
 use tidegate::store::redis::script::library::PRODUCTION;
-use tidegate::store::redis::script::reply::{NOT_HERE, ScriptReply};
+use tidegate::store::redis::script::reply::{ScriptReply, is_not_here};
 use tidegate::store::redis::store::TimeSource;
 
 use crate::support::limits::*;
@@ -53,14 +53,16 @@ impl Pair {
 
     async fn run(&self, checks: &[Check<'_>]) -> Value {
         let accounting = Accounting::AllOrNothing;
-        let call = self.encoder.encode_node_call(checks, accounting, false, None, now());
+        let call = Call { checks, accounting, now: now(), deadline: None };
+        let scope = CallScope { spans_slots: true, is_part: false };
+        let call = self.encoder.encode(&call, scope, None);
         self.plain.run(&call).await.unwrap()
     }
 
     /// The verdicts of a call, or `None` if the node does not hold all of its keys.
     async fn verdicts(&self, checks: &[Check<'_>]) -> Option<Vec<Verdict>> {
         let reply = self.run(checks).await;
-        if reply == Value::BulkString(NOT_HERE.to_vec()) {
+        if is_not_here(&reply) {
             return None;
         }
         let reply = ScriptReply::decode(&reply, checks, Accounting::AllOrNothing).unwrap();
@@ -304,7 +306,8 @@ impl Transport for Routed {
         let mut replies = PendingCalls::new();
         for call in calls.into_iter().map(NodeRequest::into_script_call) {
             let owner = usize::from(call.slot.unwrap() >= MIDDLE);
-            let is_for_node = call.script.name.starts_with("node_");
+            let keys = call.command.args_iter().nth(2);
+            let is_for_node = matches!(keys, Some(redis::Arg::Simple(b"0")));
             let (at, counter) = match is_for_node {
                 true => (self.routed_to, &self.node_calls),
                 false => (owner, &self.slot_calls),

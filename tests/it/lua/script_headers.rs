@@ -1,16 +1,18 @@
 //! The headers of the scripts in `lua/` document what the Rust side sends.
 
 use tidegate::domain::{
-    Accounting, Algorithm, ChargeRecord, Check, Hits, Holder, Limit, Micros, Receipt, Role, Unit,
+    Accounting, Algorithm, Call, ChargeRecord, Check, Hits, Holder, Limit, Micros, Receipt, Role,
+    Unit,
 };
 use tidegate::store::redis::client::transport::ScriptCall;
 use tidegate::store::redis::keys::Prefix;
-use tidegate::store::redis::script::arguments::Encoder;
+use tidegate::store::redis::script::arguments::{CallScope, Encoder};
 use tidegate::store::redis::script::library::{LUA_FILES, PRODUCTION, STRICT};
 use tidegate::store::redis::script::msgpack::Packed;
 
 use crate::support::limits::*;
 use crate::support::redis_server::Server;
+use crate::support::script_bench::encode_call;
 
 fn file(path: &str) -> &'static str {
     LUA_FILES
@@ -79,11 +81,6 @@ fn words(item: &ScriptCall) -> Vec<Vec<u8>> {
     words[3 + keys..].to_vec()
 }
 
-/// The same as text.
-fn sent(call: &ScriptCall) -> Vec<String> {
-    words(call).into_iter().map(|word| String::from_utf8(word).unwrap()).collect()
-}
-
 /// The values of one argument in MessagePack, as text: nil as `-`, 16 bytes as a holder.
 fn unpacked(mut bytes: &[u8]) -> Vec<String> {
     let mut values = Vec::new();
@@ -119,95 +116,69 @@ fn encoder() -> Encoder {
     Encoder::new(Prefix::default(), &PRODUCTION, false)
 }
 
-#[test]
-fn a_fast_path_of_one_check_gets_what_its_header_names() {
-    let holds = |path: &str, check: Check<'_>, expected: &str| {
-        let call = encoder().encode_call(&[check], Accounting::AllOrNothing, None, START);
-        assert_eq!(format!("{}.lua", call.script.name), path);
-        assert_named(&argv(path), &sent(&call), expected);
-    };
-    let (w, a, c) = (window(5, SECOND), bucket(5, 10), credits(5, 7, SECOND));
-    let s = sliding_window(5, MINUTE);
-    let path = "single_fixed_window.lua";
-    holds(path, take(key(1), &w, 2), "now_us= cost=2 hits=5 length_us=1000000");
-    holds(path, peek(key(1), &w), "now_us= cost=1 hits=5 length_us=1000000 op=peek");
-    let debt = always(&w);
-    let expected = "now_us= cost=9 hits=5 length_us=1000000 op=debt";
-    holds(path, take(key(1), &debt, 9), expected);
-    let bills = billed(&w);
-    holds(path, take(key(1), &bills, 2), "now_us= cost=2 hits=5 length_us=1000000");
-    let path = "single_bucket.lua";
-    let expected = "now_us= need=20 capacity=50 rate= cap=100";
-    holds(path, take(key(1), &billed(&a), 2), expected);
-    holds(path, take(key(1), &a, 2), "now_us= need=20 capacity=50");
-    holds(path, take(key(1), &a, 6), "now_us= need=51 capacity=50");
-    holds(path, take(key(1), &c, 2), "now_us= need=2000000 capacity=5000000 rate=7");
-    let classes = floored(&a, 3);
-    holds(path, take(key(1), &classes, 1), "now_us= need=10 capacity=30 rate= cap=50");
-    let expected =
-        "now_us= need=20 capacity=50 rate= cap=50 op=refund cost=2 burst=5 unit=10 floor=0";
-    holds(path, refund(key(1), &a, 2), expected);
-    let path = "single_sliding_window.lua";
-    holds(path, take(key(1), &s, 2), "now_us= cost=2 hits=5 length_us=60000000 tick_us=1000");
-    let expected = "now_us= cost=1 hits=5 length_us=60000000 tick_us=1000 op=peek cap=4294967295";
-    holds(path, peek(key(1), &s), expected);
+/// The values after those of a counter's place in `decide.lua`, of a call by itself.
+fn sent_to_decide(checks: &[Check<'_>]) -> [Vec<String>; 3] {
+    let call = encode_call(&encoder(), checks, Accounting::AllOrNothing, None, START);
+    assert_eq!(call.script.name, "decide");
+    let sent = words(&call);
+    assert_eq!(sent[0], b"");
+    let bytes = sent[2].iter().map(u8::to_string).collect();
+    [unpacked(&sent[1]), bytes, sent.get(3).map_or(Vec::new(), |values| unpacked(values))]
 }
 
 #[test]
-fn a_fast_path_of_several_checks_gets_what_its_header_names() {
-    let path = "multi_check.lua";
-    let [call, of_window, of_bucket, special] = &lists(path)[..] else { panic!("four lists") };
-    let (w, a, c) = (window(5, SECOND), bucket(5, 10), credits(5, 7, SECOND));
-    let holds = |checks: &[Check<'_>], expected: &[&str]| {
-        let sent = words(&encoder().encode_call(checks, Accounting::AllOrNothing, None, START));
-        assert_eq!(argv(path), ["now_us", "numbers"]);
-        let mut values = unpacked(&sent[1]);
-        // Windows, arrivals, credits, then what is special.
-        let names = [call, of_window, of_bucket, of_bucket, special];
-        for (n, (names, expected)) in names.into_iter().zip(expected).enumerate() {
-            let names = if n == 2 { &names[..2] } else { &names[..] };
-            let rest = values.split_off(names.len().min(values.len()));
-            assert_named(names, &values, expected);
-            values = rest;
-        }
+fn decide_gets_what_its_header_and_each_algorithm_name() {
+    let path = "decide.lua";
+    assert_eq!(argv(path), ["now_us", "limits", "bytes", "values", "keys"]);
+    let [of_limit, of_counter, of_call, of_check, of_other, ..] = &lists(path)[..] else {
+        panic!("five lists")
+    };
+    let holds = |algorithm: &str, limit: &std::sync::Arc<Limit>, expected: &str| {
+        let [limits, bytes, values] = sent_to_decide(&[take(key(1), limit, 2)]);
+        let [limit] = &lists(algorithm)[..] else { panic!("one list") };
+        assert_eq!(of_limit.last(), Some(&"limit"));
+        let names: Vec<&str> = of_limit[..8].iter().chain(limit).copied().collect();
+        assert_named(&names, &limits, expected);
+        let names: Vec<&str> =
+            [of_counter, of_call, of_check].into_iter().flatten().copied().collect();
+        assert_named(&names, &bytes, "at=1 checks=1 cost=2 place=1");
         assert!(values.is_empty(), "{values:?}");
     };
-    let checks = [take(key(1), &c, 1), take(key(2), &a, 2), take(key(3), &w, 3)];
-    let numbers = [
-        "all_or_nothing=1 windows=1 arrivals=1 special=0 debts=0",
-        "cost=3 hits=5 length_us=1000000",
-        "need=20 capacity=50",
-        "need=1000000 capacity=5000000 rate=7",
-    ];
-    holds(&checks, &numbers);
-    let shadow = Check { role: Role::Shadow, ..take(key(2), &a, 2) };
-    let listed = "place=2 op=take role=shadow cap=50 cost=2 burst=5 unit=10 floor=0";
-    let head = "all_or_nothing=1 windows=1 arrivals=1 special=1 debts=0";
-    let expected = [head, numbers[1], numbers[2], numbers[3], listed];
-    holds(&[checks[0], shadow, checks[2]], &expected);
-    // Bills: the caps follow from one number, unless the limits of a call have several charges.
-    let (w, a) = (billed(&w), billed(&a));
-    let bills = [take(key(2), &a, 2), take(key(3), &w, 3)];
-    holds(
-        &bills,
-        &["all_or_nothing=1 windows=1 arrivals=1 special=0 debts=1", numbers[1], numbers[2]],
-    );
-    let head = "all_or_nothing=1 windows=1 arrivals=1 special=1 debts=0";
-    let listed = "place=2 op=take role=required cap=100 cost=2 burst=5 unit=10 floor=0";
-    let mixed = [checks[0], bills[0], checks[2]];
-    holds(&mixed, &[head, numbers[1], numbers[2], numbers[3], listed]);
+    let path = "algorithm/fixed_window.lua";
+    let expected = "most=5 unit=1 zero=- top=9999999999 number=- rate=- next=12 letter=w hits=5 \
+                    unit_us=1000000 previous=-";
+    holds(path, &window(5, SECOND), expected);
+    let path = "algorithm/bucket.lua";
+    let expected = "most=50 unit=10 zero=- top=50 number=- rate=1 next=14 letter=b burst=5 cap=50 \
+                    unit=10 rate=1 floor=0";
+    holds(path, &bucket(5, 10), expected);
+    let expected = "most=30 unit=10 zero=- top=100 number=- rate=1 next=14 letter=b burst=5 cap=100 \
+                    unit=10 rate=1 floor=3";
+    holds(path, &billed(&floored(&bucket(5, 10), 3)), expected);
+    let expected = "most=0 unit=0 zero=- top=- number=- rate=- next=13 letter=s hits=5 \
+                    cap=4294967295 length_us=60000000 tick_us=1000";
+    holds("algorithm/sliding_window.lua", &sliding_window(5, MINUTE), expected);
+
+    let (w, a) = (window(5, SECOND), bucket(5, 10));
+    let asked = Check { role: Role::Shadow, ..peek(key(2), &w) };
+    let [_, bytes, values] = sent_to_decide(&[take(key(1), &a, 2), asked]);
+    assert_eq!(bytes, [""; 0]);
+    assert_eq!(of_other[1..], ["accounting", "checks"]);
+    // The limits of both counters, the call, then place, cost, limit, operation, and role of each.
+    let expected = "1 14 0 all_or_nothing 2 1 2 1 take required 2 1 14 peek shadow";
+    assert_eq!(values.join(" "), expected);
 }
 
 #[test]
 fn apply_gets_what_its_header_and_each_algorithm_name() {
     let path = "apply.lua";
-    assert_eq!(argv(path), ["now_us", "accounting", "stride", "checks"]);
+    assert_eq!(argv(path), ["now_us", "accounting", "stride", "checks", "keys"]);
     let [of_check] = &lists(path)[..] else { panic!("one list") };
     assert_eq!(of_check.last(), Some(&"limit"));
     let holds = |algorithm: &str, check: Check<'_>, expected: &str| {
         // The same counter twice: no fast path decides that.
         let twice = [check, check];
-        let call = encoder().encode_call(&twice, Accounting::Independent, Some(Micros(9)), START);
+        let call = encode_call(&encoder(), &twice, Accounting::Independent, Some(Micros(9)), START);
         assert_eq!(call.script.name, "apply");
         let sent = words(&call);
         assert_eq!(sent[..2], [b"9".as_slice(), b"independent"]);
@@ -252,31 +223,27 @@ fn apply_gets_what_its_header_and_each_algorithm_name() {
 }
 
 #[test]
-fn a_node_script_gets_the_same_arguments_and_then_the_keys() {
+fn a_call_in_several_slots_of_a_node_has_its_keys_after_the_same_arguments() {
     let (w, a) = (window(5, SECOND), bucket(5, 10));
     let checks = [take(key(1), &w, 1), take(key(2), &a, 2)];
     let twice = [checks[0], checks[0]];
-    for (checks, one_slot, node, words_before) in [
-        (&checks, "multi_check.lua", "node_check.lua", 2),
-        (&twice, "apply.lua", "node_apply.lua", 4),
-    ] {
-        let accounting = Accounting::AllOrNothing;
-        let expected = words(&encoder().encode_call(checks, accounting, None, START));
-        let call = encoder().encode_node_call(checks, accounting, false, None, START);
-        assert_eq!(format!("{}.lua", call.script.name), node);
+    let accounting = Accounting::AllOrNothing;
+    for (checks, name) in [(&checks, "decide"), (&twice, "apply")] {
+        let expected = words(&encode_call(&encoder(), checks, accounting, None, START));
+        let call = Call { checks, accounting, now: START, deadline: None };
+        let scope = CallScope { spans_slots: true, is_part: false };
+        let call = encoder().encode(&call, scope, None);
+        assert_eq!(call.script.name, name);
         let sent = words(&call);
-        assert_eq!(sent[..words_before], expected);
-        let mut names = argv(one_slot);
-        names.push("keys");
-        assert_eq!(argv(node), names);
+        assert_eq!(sent[..expected.len()], expected);
         let keys = checks
             .iter()
             .map(|check| Prefix::default().key(&check.key, &check.limit.algorithm).to_vec());
-        assert_eq!(sent[words_before..], keys.collect::<Vec<_>>());
+        assert_eq!(sent[4..], keys.collect::<Vec<_>>(), "ARGV[5]");
     }
-    let part =
-        words(&encoder().encode_node_call(&twice, Accounting::AllOrNothing, true, None, START));
-    assert_eq!(part[1], b"part");
+    let call = Call { checks: &twice, accounting, now: START, deadline: None };
+    let scope = CallScope { spans_slots: true, is_part: true };
+    assert_eq!(words(&encoder().encode(&call, scope, None))[1], b"part");
 }
 
 #[test]
@@ -327,9 +294,7 @@ fn every_file_says_its_purpose_and_every_script_its_keys_arguments_state_reply_a
 #[test]
 fn production_runs_the_same_text_without_the_first_line() {
     for (plain, strict) in PRODUCTION.all().iter().zip(STRICT.all()) {
-        let uses_several_slots = plain.name.starts_with("node_") || plain.name == "decide";
-        let flags = if uses_several_slots { " flags=allow-cross-slot-keys" } else { "" };
-        assert_eq!(format!("#!lua{flags}\n{}", plain.text), strict.text);
+        assert_eq!(format!("#!lua flags=allow-cross-slot-keys\n{}", plain.text), strict.text);
         assert!(!plain.text.contains("loadfile"), "every file was found");
         assert_eq!(plain.sha.len(), 40);
         assert_ne!(plain.sha, strict.sha);
@@ -368,8 +333,13 @@ fn no_script_turns_a_number_into_text_on_its_own() {
     for (path, text) in LUA_FILES {
         for line in text.lines().filter(|line| !line.trim_start().starts_with("--")) {
             assert!(!line.contains("tostring"), "{path}: {line}");
-            let rounds =
-                line.replace("(...)", "").replace("= ...", "").replace(", ...", "").contains("..");
+            // What cmsgpack.pack returns is a text.
+            let rounds = line
+                .replace(" .. cmsgpack.pack(", "")
+                .replace("(...)", "")
+                .replace("= ...", "")
+                .replace(", ...", "")
+                .contains("..");
             assert!(!rounds, "{path}: concatenation rounds to 14 digits: {line}");
         }
     }

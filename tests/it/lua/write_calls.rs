@@ -13,7 +13,7 @@ use tidegate::domain::{
     Accounting, Call, Charge, Check, CounterKey, Fraction, Hits, Limit, Micros, Op, Role, Unit,
 };
 use tidegate::store::redis::keys::Prefix;
-use tidegate::store::redis::script::arguments::Encoder;
+use tidegate::store::redis::script::arguments::{CallScope, Encoder};
 use tidegate::store::redis::script::library::STRICT;
 use tidegate::store::redis::script::replay::{CallResult, Replay, WriteResults};
 use tidegate::store::redis::script::reply::{ReplyError, ScriptReply};
@@ -65,15 +65,17 @@ impl DrawnCall {
     }
 }
 
-/// A way to send a sequence: under keys of its own, in writes of up to so many calls.
+/// A way to send a sequence: under keys of its own, in writes of up to so many calls, or by `apply.lua`
+/// (0).
 struct Way {
     encoder: Encoder,
     prefix: Prefix,
     calls_max: u64,
 }
 
-/// All ways but the first, which is one call a write.
-const OTHER_WAYS: [&str; 3] = ["some writes", "one write", "one write to a node of a cluster"];
+/// All ways but the first, in which `apply.lua` decides the calls one by one.
+const OTHER_WAYS: [&str; 4] =
+    ["alone in their writes", "some writes", "one write", "one write to a node of a cluster"];
 
 impl Way {
     fn new((name, calls_max, is_cluster): (&str, u64, bool)) -> Way {
@@ -101,8 +103,13 @@ async fn batching_is_invisible() {
     }
     let variants = |n| (0..VARIANTS).map(|variant| limit_of(n, variant)).collect();
     let limits: Vec<Vec<Arc<Limit>>> = (0..COUNTERS).map(variants).collect();
-    let ways =
-        [("one", 1, false), ("some", 7, false), ("all", u64::MAX, false), ("node", u64::MAX, true)];
+    let ways = [
+        ("apply", 0, false),
+        ("alone", 1, false),
+        ("some", 7, false),
+        ("all", u64::MAX, false),
+        ("node", u64::MAX, true),
+    ];
     let ways = ways.map(Way::new);
     let mut tally = Tally::default();
     let first = number("TIDEGATE_SEED").unwrap_or(1);
@@ -134,7 +141,7 @@ async fn batching_is_invisible() {
 #[derive(Default)]
 struct Tally {
     shared_calls: u64,
-    disagreements: u64,
+    disagreements: usize,
 }
 
 /// Calls at one time.
@@ -193,7 +200,8 @@ impl Sequence {
                 let results = write.results(&replies.next().unwrap(), &self.calls, self.now);
                 tally.shared_calls +=
                     if write.calls.len() > 1 { write.calls.len() as u64 } else { 0 };
-                tally.disagreements += results.disagreements;
+                let disagrees = |result: &&CallResult| matches!(result, CallResult::Decided(reply) if reply.disagrees);
+                tally.disagreements += results.each.iter().filter(disagrees).count();
                 assert_eq!(results.error_code, None, "{}", self.told());
                 each.extend(results.each);
             }
@@ -251,7 +259,7 @@ fn send(
         if room == 0 || !sent.last().is_some_and(|last| last.calls.fits(&call, Some(now))) {
             room = match way.calls_max {
                 u64::MAX => u64::MAX,
-                most => 1 + random.below(most),
+                most => 1 + random.below(most.max(1)),
             };
             sent.push(Sent { start: at, calls: WriteCalls::default() });
         }
@@ -259,18 +267,15 @@ fn send(
         sent.last_mut().unwrap().calls.add(&way.encoder, &call, Some(now));
     }
     for one in &sent {
-        if one.calls.len() > 1 {
-            pipeline.add_command(one.calls.encode(&way.encoder).command);
-        } else {
-            let drawn = &calls[one.start];
-            let (checks, local_now) = (drawn.checks(), drawn.local_now);
-            let call = if drawn.is_part() {
-                way.encoder.encode_part(&checks, Some(now), local_now)
-            } else {
-                way.encoder.encode_call(&checks, drawn.accounting, Some(now), local_now)
-            };
-            pipeline.add_command(call.command);
-        }
+        let drawn = &calls[one.start];
+        let checks = drawn.checks();
+        let call = call_of(drawn, &checks);
+        let scope = CallScope { is_part: drawn.is_part(), spans_slots: way.encoder.is_cluster() };
+        pipeline.add_command(match (way.calls_max, one.calls.len()) {
+            (0, _) => way.encoder.encode_apply(&call, scope, Some(now)).command,
+            (_, 1) => way.encoder.encode(&call, scope, Some(now)).command,
+            _ => one.calls.encode(&way.encoder, scope.spans_slots).command,
+        });
     }
     sent
 }
@@ -289,13 +294,13 @@ impl Sent {
                 Err(ReplyError::NoWindow) => CallResult::NoWindow,
                 Err(error) => panic!("{error:?}"),
             };
-            return WriteResults { each: vec![result], error_code: None, disagreements: 0 };
+            return WriteResults { each: vec![result], error_code: None };
         }
         let Value::BulkString(reply) = reply else { panic!("at {now:?}: {reply:?}") };
-        let mut replay = Replay::new(&self.calls, reply).unwrap();
-        for drawn in calls {
-            let checks = drawn.checks();
-            replay.next(&call_of(drawn, &checks), drawn.is_part()).unwrap();
+        let mut replay = Replay::new(self.calls.limits(), reply).unwrap();
+        for (nth, drawn) in calls.iter().enumerate() {
+            let (checks, places) = (drawn.checks(), self.calls.places(nth));
+            replay.next(&call_of(drawn, &checks), places, drawn.is_part()).unwrap();
         }
         replay.finish().unwrap()
     }

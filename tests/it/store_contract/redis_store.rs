@@ -14,7 +14,6 @@ use tidegate::domain::{Answers, Call, CounterKey, Micros, Receipt, Source};
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{Address, RedisConfig, TopologyConfig};
-use tidegate::store::redis::client::node_stats::NodeReport;
 use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::client::transport::{
     NodeRequests, PendingCalls, ScriptCall, Transport,
@@ -236,9 +235,7 @@ async fn the_contract_holds_behind_sentinel_where_calls_share_a_script_call() {
     let sentinels: Vec<u16> = group.sentinels.iter().map(|sentinel| sentinel.port).collect();
     let store = connected(topology, &sentinels, &[group.servers[0].port], 1).await;
     crate::store_contract::all_cases!(RedisBench::on(store.clone(), None, Placement::OneTag));
-    let disagreements = |node: &NodeReport| node.stats.disagreements.get();
-    let nodes = store.0.store.transport().report();
-    assert_eq!(nodes.iter().map(disagreements).sum::<u64>(), 0);
+    assert_eq!(store.0.store.stats().disagreements.load(Ordering::Relaxed), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

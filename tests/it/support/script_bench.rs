@@ -2,8 +2,9 @@
 
 use redis::Value;
 use tidegate::domain::{Accounting, Call, Check, Micros, Outcome};
+use tidegate::store::redis::client::transport::ScriptCall;
 use tidegate::store::redis::keys::Prefix;
-use tidegate::store::redis::script::arguments::Encoder;
+use tidegate::store::redis::script::arguments::{CallScope, Encoder};
 use tidegate::store::redis::script::library::Scripts;
 use tidegate::store::redis::script::replay::{CallResult, Replay};
 use tidegate::store::redis::script::reply::ScriptReply;
@@ -12,6 +13,18 @@ use tidegate::store::redis::script::write_calls::WriteCalls;
 use super::limits::START;
 use super::plain_transport::Plain;
 use super::redis_server::Server;
+
+/// Encodes a whole call whose counters are in one slot.
+pub fn encode_call(
+    encoder: &Encoder,
+    checks: &[Check<'_>],
+    accounting: Accounting,
+    now: Option<Micros>,
+    local_now: Micros,
+) -> ScriptCall {
+    let call = Call { checks, accounting, now: local_now, deadline: None };
+    encoder.encode(&call, CallScope::default(), now)
+}
 
 /// A Redis server of its own, and calls to it.
 pub struct Bench {
@@ -42,7 +55,7 @@ impl Bench {
         accounting: Accounting,
         now: Option<Micros>,
     ) -> Vec<Outcome> {
-        let item = self.encoder.encode_call(checks, accounting, now, now.unwrap_or(START));
+        let item = encode_call(&self.encoder, checks, accounting, now, now.unwrap_or(START));
         let reply = self.plain.run(&item).await.unwrap_or_else(|e| panic!("{checks:?}: {e}"));
         ScriptReply::decode(&reply, checks, accounting)
             .unwrap_or_else(|e| panic!("{checks:?}: {e:?}: {reply:?}"))
@@ -60,14 +73,19 @@ impl Bench {
             assert!(write.fits(&call(checks), now));
             write.add(&self.encoder, &call(checks), now);
         }
-        let reply = self.plain.run(&write.encode(&self.encoder)).await.unwrap();
+        let reply = self.plain.run(&write.encode(&self.encoder, false)).await.unwrap();
         let Value::BulkString(reply) = reply else { panic!("{reply:?}") };
-        let mut replay = Replay::new(&write, &reply).unwrap();
-        calls.iter().for_each(|checks| replay.next(&call(checks), false).unwrap());
+        let mut replay = Replay::new(write.limits(), &reply).unwrap();
+        for (nth, checks) in calls.iter().enumerate() {
+            replay.next(&call(checks), write.places(nth), false).unwrap();
+        }
         let results = replay.finish().unwrap();
-        assert_eq!((results.disagreements, results.error_code), (0, None));
+        assert_eq!(results.error_code, None);
         let outcomes = results.each.into_iter().map(|result| match result {
-            CallResult::Decided(reply) => reply.outcomes,
+            CallResult::Decided(reply) => {
+                assert!(!reply.disagrees);
+                reply.outcomes
+            }
             other => panic!("{other:?}"),
         });
         outcomes.collect()

@@ -170,15 +170,14 @@ fn every_key_ends(cluster: &Cluster) {
 
 /// Sums of statistics of all nodes and stores: calls, writes, and disagreements.
 fn written(stores: &[Arc<RedisStore<RedisClient>>]) -> [u64; 3] {
-    let nodes = stores.iter().flat_map(|store| store.transport().report());
-    nodes.fold([0; 3], |[calls, writes, disagreements], node| {
-        let stats = &node.stats;
-        [
-            calls + stats.calls.get(),
-            writes + stats.writes.get(),
-            disagreements + stats.disagreements.get(),
-        ]
-    })
+    let disagreements =
+        |store: &Arc<RedisStore<RedisClient>>| store.stats().disagreements.load(Ordering::Relaxed);
+    let nodes = || stores.iter().flat_map(|store| store.transport().report());
+    [
+        nodes().map(|node| node.stats.calls.get()).sum(),
+        nodes().map(|node| node.stats.writes.get()).sum(),
+        stores.iter().map(disagreements).sum(),
+    ]
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

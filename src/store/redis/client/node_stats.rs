@@ -81,9 +81,6 @@ pub struct NodeStats {
     pub tryagain: Counter,
     /// Number of other error replies to script calls.
     pub errors: Counter,
-    /// Number of calls that a script decided differently than Tidegate did from the states that the
-    /// script answered. The answers follow the script, which has charged them.
-    pub disagreements: Counter,
     /// Number of connections closed because their oldest command got no reply within the reply
     /// timeout.
     pub timeouts: Counter,

@@ -67,7 +67,7 @@ impl SharedCall {
         then(&self.call.to_call(&checks))
     }
 
-    /// Encodes the script call of this call alone, which costs Redis less than `decide.lua` does.
+    /// Encodes the script call of this call alone.
     pub(super) fn encode_alone(&self) -> ScriptCall {
         self.with_call(|call| self.encoder.encode(call, self.scope, self.now))
     }
@@ -110,16 +110,21 @@ impl SharedWrite {
         }
     }
 
-    /// Takes the commands if they are too few to share a script call.
+    /// Takes the commands if they are too few to share a script call. On a cluster, the script call of
+    /// one call has KEYS, if they are in one slot: then the node says where a slot went.
     pub(super) fn take_few(&mut self, calls_min: usize) -> Vec<PendingCommand> {
-        let is_enough = self.len() >= calls_min;
+        let spans_slots = |command: &PendingCommand| {
+            command.shared().is_some_and(|shared| shared.scope.spans_slots)
+        };
+        let is_enough = self.len() >= calls_min || self.commands.iter().any(spans_slots);
         if is_enough { Vec::new() } else { std::mem::take(&mut self.commands) }
     }
 
     /// Appends the script call.
     pub(super) fn write(&mut self, pipeline: &mut Pipeline) {
         let Some(shared) = self.commands.first().and_then(PendingCommand::shared) else { return };
-        let ScriptCall { script, command, .. } = self.calls.encode(&shared.encoder);
+        let ScriptCall { script, command, .. } =
+            self.calls.encode(&shared.encoder, shared.encoder.is_cluster());
         if self.commands.iter().any(|command| command.noscript_count > 0) {
             pipeline.add_command(script_load(script));
             self.preceding_replies = 1;
@@ -129,9 +134,10 @@ impl SharedWrite {
 
     fn replay(&self, reply: &Value) -> Result<WriteResults, ReplyError> {
         let Value::BulkString(reply) = reply else { return Err(ReplyError::Shape) };
-        let mut replay = Replay::new(&self.calls, reply)?;
-        for shared in self.commands.iter().filter_map(PendingCommand::shared) {
-            shared.with_call(|call| replay.next(call, shared.scope.is_part))?;
+        let mut replay = Replay::new(self.calls.limits(), reply)?;
+        for (nth, shared) in self.commands.iter().filter_map(PendingCommand::shared).enumerate() {
+            let places = self.calls.places(nth);
+            shared.with_call(|call| replay.next(call, places, shared.scope.is_part))?;
         }
         replay.finish()
     }
@@ -187,7 +193,7 @@ impl Connection {
             }
             reply => shared.replay(reply),
         };
-        let Ok(WriteResults { each, error_code, disagreements }) = results else {
+        let Ok(WriteResults { each, error_code }) = results else {
             // The store counts a reply that it cannot read.
             shared
                 .commands
@@ -195,7 +201,6 @@ impl Connection {
                 .for_each(|one| one.complete(CommandReply::Value(Value::Nil)));
             return ReplyFailures::default();
         };
-        self.record_disagreements(disagreements);
         let lost = error_code.as_deref().and_then(|code| self.classify_code(code));
         let (mut not_written, unknown) = (0, ExecutionStatus::Unknown);
         let partly = SendError { executed: unknown, kind: SendErrorKind::Script };
@@ -251,16 +256,5 @@ impl Connection {
         let reply = ErrorReply::classify(&error, self.dialer.address());
         let ErrorReply::Failed(error) = reply else { return None };
         Some((reply, error))
-    }
-
-    fn record_disagreements(&self, calls: u64) {
-        if calls == 0 {
-            return;
-        }
-        self.stats.disagreements.add(calls);
-        let node = self.dialer.address();
-        if let Some(suppressed) = self.dialer.log_limiter().admit("decided otherwise", node) {
-            tracing::error!(%node, calls, suppressed, "the scripts and Tidegate decided differently");
-        }
     }
 }

@@ -1,25 +1,21 @@
 //! Encodes checks and refund receipts as script calls.
 //!
 //! The header of each file in `lua/` lists the script's arguments, and a test compares that list
-//! with this encoder. The encoder does the multiplications for the fast-path scripts, so that those
-//! scripts only add and compare.
+//! with this encoder.
 //!
-//! Not here: the keys of counters (`keys`), the replies (`reply`).
+//! Not here: the calls of one write (`write_calls`), the keys of counters (`keys`), the replies
+//! (`reply`).
 
 use redis::Cmd;
 use smallvec::SmallVec;
 
 use super::library::{Script, Scripts};
 use super::msgpack::Packed;
-use super::selection::{
-    FastPath, MultiCheckKind, ScriptSelection, is_credit_bucket, multi_check_kind,
-    needs_extra_numbers,
-};
+use super::write_calls::{WriteCalls, is_shareable};
 use crate::algorithm::bucket::BucketCredits;
 use crate::algorithm::hybrid::HybridCredits;
 use crate::domain::{
-    Accounting, Algorithm, Bucket, Call, Check, CounterKey, Hits, Holder, Limit, Micros, Op,
-    Receipt, Role, Window,
+    Accounting, Algorithm, Call, Check, Hits, Holder, Limit, Micros, Op, Receipt, Role, Window,
 };
 use crate::store::redis::client::transport::ScriptCall;
 use crate::store::redis::keys;
@@ -41,13 +37,16 @@ const CALENDAR_UNIT_US: u64 = 1_000_000;
 /// bytes, and four to six numbers of up to 16 digits.
 const BYTES_PER_CHECK: usize = 160;
 
+/// Number of checks whose order is stored without a heap allocation.
+const CHECKS_INLINE: usize = 16;
+
 /// Which checks of a call a request to a node has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CallScope {
+pub struct CallScope {
     /// Whether the other checks of an all-or-nothing call are decided elsewhere.
-    pub(crate) is_part: bool,
+    pub is_part: bool,
     /// Whether the counters are in several hash slots of a cluster node.
-    pub(crate) spans_slots: bool,
+    pub spans_slots: bool,
 }
 
 /// Encoder that turns checks and refund receipts into script calls.
@@ -73,7 +72,8 @@ impl Encoder {
         self.scripts
     }
 
-    pub(super) fn is_cluster(&self) -> bool {
+    /// Returns whether Redis is a cluster.
+    pub fn is_cluster(&self) -> bool {
         self.is_cluster
     }
 
@@ -84,154 +84,77 @@ impl Encoder {
     }
 
     /// Encodes the script call that decides a call, or the part of a call that `scope` describes,
-    /// with its deadline. `now` is `None` in production, where the scripts read the server's clock.
-    pub(crate) fn encode(
+    /// with its deadline. Without [`CallScope::spans_slots`], all keys must be in one hash slot of a
+    /// cluster; with it, the node replies [`NOT_HERE`](super::reply::NOT_HERE) if it does not hold all
+    /// of them.
+    ///
+    /// `now` is `None` in production, where the scripts read the server's clock. The time of the call
+    /// selects the calendar windows to send.
+    pub fn encode(&self, call: &Call<'_>, scope: CallScope, now: Option<Micros>) -> ScriptCall {
+        if !is_shareable(call.checks) {
+            return self.encode_apply(call, scope, now);
+        }
+        let mut write = WriteCalls::default();
+        write.add(self, call, now);
+        let (slot, deadline) = (self.slot_of(call.checks), call.deadline);
+        ScriptCall { slot, deadline, ..write.encode(self, scope.spans_slots) }
+    }
+
+    /// Encodes the call of `apply.lua`, which can decide any call, likewise.
+    pub fn encode_apply(
         &self,
         call: &Call<'_>,
         scope: CallScope,
         now: Option<Micros>,
     ) -> ScriptCall {
         let Call { checks, accounting, now: local_now, deadline } = *call;
-        let CallScope { is_part, spans_slots } = scope;
-        let script_call = match (spans_slots, is_part) {
-            (true, _) => self.encode_node_call(checks, accounting, is_part, now, local_now),
-            (false, true) => self.encode_part(checks, now, local_now),
-            (false, false) => self.encode_call(checks, accounting, now, local_now),
-        };
-        ScriptCall { deadline, ..script_call }
-    }
-
-    /// Encodes the script call that decides `checks`. On a cluster, all keys must be in one hash
-    /// slot.
-    ///
-    /// `now` is `None` in production, where the scripts read the server's clock. `local_now` is
-    /// this process's time; it selects the calendar windows to send.
-    pub fn encode_call(
-        &self,
-        checks: &[Check<'_>],
-        accounting: Accounting,
-        now: Option<Micros>,
-        local_now: Micros,
-    ) -> ScriptCall {
-        let mode_name = accounting_name(accounting, false);
-        self.encode_in_slot(checks, accounting, mode_name, now, local_now)
-    }
-
-    /// Encodes the script call that decides some of the checks of an all-or-nothing call; other
-    /// script calls decide the remaining checks. Decode the reply with
-    /// [`ScriptReply::decode_part`](super::reply::ScriptReply::decode_part).
-    pub fn encode_part(
-        &self,
-        checks: &[Check<'_>],
-        now: Option<Micros>,
-        local_now: Micros,
-    ) -> ScriptCall {
-        let accounting = Accounting::AllOrNothing;
-        self.encode_in_slot(checks, accounting, accounting_name(accounting, true), now, local_now)
-    }
-
-    /// Encodes the script call that decides `checks`, whose keys are in several hash slots of one
-    /// node. The node replies [`NOT_HERE`](super::reply::NOT_HERE) if it does not hold all of
-    /// these keys. Decode any other reply like the reply to [`encode_part`](Self::encode_part) if
-    /// `is_part` is true, otherwise like the reply to [`encode_call`](Self::encode_call).
-    pub fn encode_node_call(
-        &self,
-        checks: &[Check<'_>],
-        accounting: Accounting,
-        is_part: bool,
-        now: Option<Micros>,
-        local_now: Micros,
-    ) -> ScriptCall {
-        let mode_name = accounting_name(accounting, is_part);
-        let selection = ScriptSelection::for_checks(checks);
-        let (script, takes_mode_name) = match selection {
-            ScriptSelection::Multi => (&self.scripts.node_check, false),
-            ScriptSelection::Single(_) | ScriptSelection::Apply => (&self.scripts.node_apply, true),
-        };
-        let order = selection.order(checks);
+        let order = refunds_first(checks);
         let order = order.iter().map(|at| &checks[*at]);
-        // Redis checks that all KEYS are in one slot, so these keys are arguments.
-        let mut command = Cmd::with_capacity(7 + checks.len(), 64 + checks.len() * BYTES_PER_CHECK);
-        command.arg("EVALSHA").arg(script.sha.as_str()).arg(0);
-        add_time(&mut command, now);
-        if takes_mode_name {
-            command.arg(mode_name);
-            add_lists(&mut command, order.clone().map(|check| pack_check(check, local_now)));
-        } else {
-            command.arg(pack_multi(order.clone(), accounting).as_slice());
-        }
-        for check in order {
-            command.arg(self.prefix.key(&check.key, &check.limit.algorithm).as_slice());
-        }
-        self.script_call(script, command, checks.first().map(|check| &check.key))
-    }
-
-    fn encode_in_slot(
-        &self,
-        checks: &[Check<'_>],
-        accounting: Accounting,
-        mode_name: &str,
-        now: Option<Micros>,
-        local_now: Micros,
-    ) -> ScriptCall {
-        let selection = ScriptSelection::for_checks(checks);
-        let script = match selection {
-            ScriptSelection::Single(FastPath::FixedWindow(..)) => &self.scripts.single_fixed_window,
-            ScriptSelection::Single(FastPath::Bucket(_)) => &self.scripts.single_bucket,
-            ScriptSelection::Single(FastPath::SlidingWindow(_)) => {
-                &self.scripts.single_sliding_window
+        let add_keys = |command: &mut Cmd| {
+            for check in order.clone() {
+                command.arg(self.prefix.key(&check.key, &check.limit.algorithm).as_slice());
             }
-            ScriptSelection::Multi => &self.scripts.multi_check,
-            ScriptSelection::Apply => &self.scripts.apply,
         };
-        let mut command = build_evalsha(script, checks.len());
-        let order = selection.order(checks);
-        let order = order.iter().map(|at| &checks[*at]);
-        for check in order.clone() {
-            command.arg(self.prefix.key(&check.key, &check.limit.algorithm).as_slice());
+        // Redis checks that all KEYS are in one slot, so keys in several slots are arguments.
+        let keys = if scope.spans_slots { 0 } else { checks.len() };
+        let mut command = build_evalsha(&self.scripts.apply, keys, checks.len());
+        if !scope.spans_slots {
+            add_keys(&mut command);
         }
         add_time(&mut command, now);
-        match selection {
-            ScriptSelection::Single(path) => {
-                checks.iter().for_each(|check| add_single_arguments(&mut command, check, path));
-            }
-            ScriptSelection::Multi => {
-                command.arg(pack_multi(order, accounting).as_slice());
-            }
-            ScriptSelection::Apply => {
-                command.arg(mode_name);
-                add_lists(&mut command, order.map(|check| pack_check(check, local_now)));
-            }
+        command.arg(accounting_name(accounting, scope.is_part));
+        add_lists(&mut command, order.clone().map(|check| pack_check(check, local_now)));
+        if scope.spans_slots {
+            add_keys(&mut command);
         }
-        self.script_call(script, command, checks.first().map(|check| &check.key))
+        ScriptCall { script: &self.scripts.apply, command, slot: self.slot_of(checks), deadline }
     }
 
     /// Encodes the script call that refunds `receipts`. On a cluster, all keys must be in one hash
     /// slot.
     pub fn encode_refund(&self, receipts: &[Receipt], now: Option<Micros>) -> ScriptCall {
         let script = &self.scripts.refund;
-        let mut command = build_evalsha(script, receipts.len());
+        let mut command = build_evalsha(script, receipts.len(), receipts.len());
         for receipt in receipts {
             command.arg(self.prefix.key(&receipt.key, &receipt.limit.algorithm).as_slice());
         }
         add_time(&mut command, now);
         add_lists(&mut command, receipts.iter().map(pack_receipt));
-        self.script_call(script, command, receipts.first().map(|receipt| &receipt.key))
-    }
-
-    fn script_call(
-        &self,
-        script: &'static Script,
-        command: Cmd,
-        key: Option<&CounterKey>,
-    ) -> ScriptCall {
-        let slot = key.filter(|_| self.is_cluster).map(keys::counter_slot);
+        let first = receipts.first().filter(|_| self.is_cluster);
+        let slot = first.map(|receipt| keys::counter_slot(&receipt.key));
         ScriptCall { script, command, slot, deadline: None }
     }
 }
 
-fn build_evalsha(script: &Script, keys: usize) -> Cmd {
-    let mut command = Cmd::with_capacity(7 + keys, 64 + keys * BYTES_PER_CHECK);
+/// Returns the indices of the checks in the order in which `apply.lua` expects and decides them.
+pub(super) fn refunds_first(checks: &[Check<'_>]) -> SmallVec<[usize; CHECKS_INLINE]> {
+    let mut order: SmallVec<[usize; CHECKS_INLINE]> = (0..checks.len()).collect();
+    order.sort_by_key(|at| !checks[*at].is_refund());
+    order
+}
+
+fn build_evalsha(script: &Script, keys: usize, checks: usize) -> Cmd {
+    let mut command = Cmd::with_capacity(7 + checks, 64 + checks * BYTES_PER_CHECK);
     command.arg("EVALSHA").arg(script.sha.as_str()).arg(keys);
     command
 }
@@ -293,118 +216,6 @@ pub(super) fn capped_cost(check: &Check<'_>) -> u64 {
         Algorithm::Hybrid(classes) => HybridCredits::new(classes).burst + 1,
         Algorithm::Concurrency(slots) => slots.slots.0.min(COUNTER_HITS_MAX) + 1,
     })
-}
-
-/// Appends the arguments of a `single_*.lua` script.
-fn add_single_arguments(command: &mut Cmd, check: &Check<'_>, path: FastPath<'_>) {
-    let is_take = op_name(check) == "take";
-    let cost = capped_cost(check);
-    match path {
-        FastPath::FixedWindow(window, length) => {
-            let hits = window.hits.0.min(COUNT_MAX);
-            command.arg(cost).arg(hits).arg(length.0);
-            if !is_take {
-                command.arg(op_name(check));
-            }
-        }
-        FastPath::Bucket(bucket) => {
-            let BucketArguments { credits, needed_credits, reserved_credits } =
-                BucketArguments::new(check, bucket, cost);
-            command.arg(needed_credits).arg(credits.capacity - reserved_credits);
-            let has_cap = reserved_credits > 0 || !is_take || credits.cap != credits.capacity;
-            if is_credit_bucket(check) {
-                command.arg(credits.flow);
-            } else if has_cap {
-                command.arg("");
-            }
-            if has_cap {
-                command.arg(credits.cap);
-            }
-            if !is_take {
-                let op = op_name(check);
-                command.arg(op).arg(cost).arg(credits.burst).arg(credits.unit).arg(credits.floor);
-            }
-        }
-        FastPath::SlidingWindow(window) => {
-            command.arg(cost).arg(window.hits.0).arg(window.length.0.max(1)).arg(window.tick().0);
-            if !is_take {
-                command.arg(op_name(check)).arg(window.count_max());
-            }
-        }
-    }
-}
-
-/// Arguments of a fast-path script for a check of a bucket limit, in credits.
-struct BucketArguments {
-    credits: BucketCredits,
-    /// Credits to charge; one more than the capacity if the cost exceeds the burst, so that the
-    /// check never passes.
-    needed_credits: u64,
-    /// Credits that must remain after the charge, as the floor of the consumer class requires.
-    reserved_credits: u64,
-}
-
-impl BucketArguments {
-    fn new(check: &Check<'_>, bucket: &Bucket, cost: u64) -> BucketArguments {
-        let credits = BucketCredits::new(bucket, check.limit.charge);
-        let needed_credits =
-            if cost > credits.burst { credits.capacity + 1 } else { cost * credits.unit };
-        let reserved_credits = credits.floor.saturating_sub(1) * credits.unit;
-        BucketArguments { credits, needed_credits, reserved_credits }
-    }
-}
-
-/// Packs the arguments of `multi_check.lua`. `checks` must be in the order of the script's keys.
-fn pack_multi<'a>(
-    checks: impl Iterator<Item = &'a Check<'a>> + Clone,
-    accounting: Accounting,
-) -> Packed {
-    let of = |wanted| {
-        checks.clone().filter(|check| multi_check_kind(check) == Some(wanted)).count() as u64
-    };
-    // Usually all limits of a call have the same charge. Then no bucket needs a cap of its own.
-    let all_keep_debt = checks.clone().all(|check| check.limit.charge.keeps_debt());
-    let is_special = |check: &&Check<'_>| needs_extra_numbers(check, accounting, all_keep_debt);
-    let special = checks.clone().filter(is_special).count() as u64;
-    let (mut packed, mut listed) = (Packed::default(), Packed::default());
-    let all_or_nothing = u64::from(accounting == Accounting::AllOrNothing);
-    packed.push_numbers([
-        all_or_nothing,
-        of(MultiCheckKind::FixedWindow),
-        of(MultiCheckKind::ArrivalBucket),
-        special,
-    ]);
-    packed.push_number(u64::from(all_keep_debt));
-    for (place, check) in (1..).zip(checks) {
-        let cost = capped_cost(check);
-        let (cap, bucket) = match FastPath::for_check(check) {
-            Some(FastPath::FixedWindow(window, length)) => {
-                let hits = window.hits.0.min(COUNT_MAX);
-                packed.push_numbers([cost, hits, length.0]);
-                (0, [0; 4])
-            }
-            Some(FastPath::Bucket(bucket)) => {
-                let BucketArguments { credits, needed_credits, reserved_credits } =
-                    BucketArguments::new(check, bucket, cost);
-                packed.push_numbers([needed_credits, credits.capacity - reserved_credits]);
-                if is_credit_bucket(check) {
-                    packed.push_number(credits.flow);
-                }
-                (credits.cap, [cost, credits.burst, credits.unit, credits.floor])
-            }
-            // `ScriptSelection::for_checks` never selects this script for such a check.
-            Some(FastPath::SlidingWindow(_)) | None => (0, [0; 4]),
-        };
-        if is_special(&check) {
-            listed.push_number(place);
-            listed.push_string(op_name(check).as_bytes());
-            pack_role(&mut listed, check.role);
-            listed.push_number(cap);
-            listed.push_numbers(bucket);
-        }
-    }
-    packed.extend(&listed);
-    pack_into_array_if_too_many(packed)
 }
 
 /// Maximum number of MessagePack values that are sent separately rather than in one array. Lua's

@@ -4,7 +4,7 @@
 //! so `bundle_file` replaces the call with a function whose body is the included file.
 //!
 //! Each file starts with the line `#!lua`. With this line, Redis 7 or newer runs the script in
-//! strict mode and rejects keys in two cluster slots. Tests use strict mode. Production drops the
+//! strict mode and rejects keys that were not declared. Tests use strict mode. Production drops the
 //! line, because a Redis server at `maxmemory` would reject every call of a script with this line.
 //! Without the line, only charges fail, and scripts can still refuse calls. Each call also costs 5%
 //! less.
@@ -42,19 +42,10 @@ macro_rules! lua {
 
 /// Path relative to `lua/` and unmodified text of every Lua file.
 pub const LUA_FILES: &[(&str, &str)] = lua![
-    "single_fixed_window.lua",
-    "single_bucket.lua",
-    "single_sliding_window.lua",
-    "multi_check.lua",
     "decide.lua",
     "apply.lua",
-    "node_check.lua",
-    "node_apply.lua",
     "refund.lua",
-    "decide_windows_and_buckets.lua",
-    "decide_any.lua",
     "node_read.lua",
-    "numbers.lua",
     "algorithms.lua",
     "algorithm/fixed_window.lua",
     "algorithm/bucket.lua",
@@ -67,81 +58,45 @@ pub const LUA_FILES: &[(&str, &str)] = lua![
     "ttl.lua",
 ];
 
-/// First line of each Lua file. It enables strict mode, in which Redis 7 or newer rejects a script
-/// that accesses keys in several cluster slots.
+/// First line of each Lua file.
 const SHEBANG: &str = "#!lua\n";
 
-/// First line of the node scripts in strict mode. It permits access to keys in several cluster
-/// slots.
-const NODE_SHEBANG: &str = "#!lua flags=allow-cross-slot-keys\n";
+/// First line of the scripts in strict mode. It permits access to keys in several cluster slots of a
+/// node.
+const STRICT_SHEBANG: &str = "#!lua flags=allow-cross-slot-keys\n";
 
 /// All scripts that the store calls, bundled for either production or strict mode.
 #[derive(Debug)]
 pub struct Scripts {
-    /// Script for a call with a single check whose limit is a fixed window.
-    pub single_fixed_window: Script,
-    /// Script for a call with a single check whose limit is a bucket.
-    pub single_bucket: Script,
-    /// Script for a call with a single check whose limit is a sliding window.
-    pub single_sliding_window: Script,
-    /// Script for a call with several checks on different counters, all with fixed window or bucket
-    /// limits.
-    pub multi_check: Script,
-    /// Script for the calls of one write, with fixed window, sliding window, or bucket limits.
+    /// Script for the calls of one write: takes and peeks of windows and buckets.
     pub decide: Script,
-    /// Script for any call. Slower than the other scripts, which are preferred where they apply.
+    /// Script for any call. Slower than `decide`, which is preferred where it applies.
     pub apply: Script,
-    /// Variant of `multi_check` for calls whose keys span several hash slots of one cluster node.
-    pub node_check: Script,
-    /// Variant of `apply` for calls whose keys span several hash slots of one cluster node.
-    pub node_apply: Script,
     /// Script that refunds charges, given their receipts.
     pub refund: Script,
 }
 
 impl Scripts {
     /// Returns all scripts, for SCRIPT LOAD on a new connection.
-    pub fn all(&self) -> [&Script; 9] {
-        [
-            &self.single_fixed_window,
-            &self.single_bucket,
-            &self.single_sliding_window,
-            &self.multi_check,
-            &self.decide,
-            &self.apply,
-            &self.node_check,
-            &self.node_apply,
-            &self.refund,
-        ]
+    pub fn all(&self) -> [&Script; 3] {
+        [&self.decide, &self.apply, &self.refund]
     }
 
-    fn bundle(first_line: &str, first_line_of_node_scripts: &str) -> Scripts {
-        let bundle = |name: &'static str, first_line: &str| {
+    fn bundle(first_line: &str) -> Scripts {
+        let script = |name: &'static str| {
             let text = format!("{first_line}{}", bundle_file(&format!("{name}.lua")));
             let sha = redis::Script::new(&text).get_hash().to_owned();
             Script { name, text, sha }
         };
-        let script = |name| bundle(name, first_line);
-        let node_script = |name| bundle(name, first_line_of_node_scripts);
-        Scripts {
-            single_fixed_window: script("single_fixed_window"),
-            single_bucket: script("single_bucket"),
-            single_sliding_window: script("single_sliding_window"),
-            multi_check: script("multi_check"),
-            decide: node_script("decide"),
-            apply: script("apply"),
-            node_check: node_script("node_check"),
-            node_apply: node_script("node_apply"),
-            refund: script(REFUND),
-        }
+        Scripts { decide: script("decide"), apply: script("apply"), refund: script(REFUND) }
     }
 }
 
 /// Scripts in production mode, without the line `#!lua`.
-pub static PRODUCTION: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle("", ""));
+pub static PRODUCTION: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle(""));
 
 /// Scripts in strict mode, for tests. Needs Redis 7 or newer.
-pub static STRICT: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle(SHEBANG, NODE_SHEBANG));
+pub static STRICT: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle(STRICT_SHEBANG));
 
 /// Returns the text of a Lua file without its first line and its comments. Replaces each
 /// `loadfile('path')` with a function whose body is that file, because Redis has no `loadfile`. An

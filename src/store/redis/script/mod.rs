@@ -1,9 +1,8 @@
-//! Script calls: selects the script of a call, encodes its arguments, and decodes its reply.
+//! Script calls: encodes the arguments of a call, and decodes its reply.
 //!
 //! | file | contents |
 //! |---|---|
 //! | [`library`] | the Lua scripts, bundled for Redis |
-//! | `selection` | selection of a call's script |
 //! | [`arguments`], [`msgpack`] | encoding of checks and receipts as arguments |
 //! | [`reply`] | decoding of replies into outcomes |
 //! | [`write_calls`], [`replay`] | the calls of one write as one script call; their outcomes |
@@ -15,5 +14,4 @@ pub mod library;
 pub mod msgpack;
 pub mod replay;
 pub mod reply;
-pub(crate) mod selection;
 pub mod write_calls;

@@ -10,10 +10,9 @@ use smallvec::SmallVec;
 
 use super::msgpack::{Unpacked, UnpackedItem};
 use super::reply::{ReplyError, ScriptReply, uncharged_statuses, undo_rejected_charges};
-use super::write_calls::WriteCalls;
 use crate::algorithm::bucket::BucketCredits;
 use crate::algorithm::{self, State, bucket, fixed_window, sliding_window};
-use crate::domain::{Algorithm, Call, Check, Limit, Micros, Op, Outcome, Verdict};
+use crate::domain::{Accounting, Algorithm, Call, Check, Limit, Micros, Op, Outcome, Verdict};
 
 /// Result of one call of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,44 +35,50 @@ pub struct WriteResults {
     /// Code of the first error that the server replied to a write, such as OOM; `None` if all writes
     /// were made.
     pub error_code: Option<String>,
-    /// Number of calls of which the script counted more or fewer checks that passed. Redis has
-    /// charged what the script decided, so their answers follow the script.
-    pub disagreements: u64,
 }
 
 /// Replay of the calls of a write.
 #[derive(Debug)]
 pub struct Replay<'a> {
-    write: &'a WriteCalls,
     reply: WriteReply<'a>,
     /// State of each counter; `None` if it is missing.
     states: Vec<Option<State>>,
+    /// Indices of the counters of the checks of each call so far.
+    places: SmallVec<[&'a [u8]; 1]>,
     results: WriteResults,
 }
 
 impl<'a> Replay<'a> {
-    /// Begins the replay of a write.
+    /// Begins the replay of a write. `limits` are the limits under which the script reads each counter.
     ///
     /// # Errors
     ///
     /// Returns a [`ReplyError`] if `decide.lua` cannot send this reply.
-    pub fn new(write: &'a WriteCalls, reply: &'a [u8]) -> Result<Replay<'a>, ReplyError> {
-        let reply = WriteReply::parse(write, reply)?;
-        let each = Vec::with_capacity(write.len());
-        let results = WriteResults { each, error_code: None, disagreements: 0 };
-        let states = reply.states(write)?;
-        Ok(Replay { write, states, reply, results })
+    pub fn new<'l>(
+        limits: impl ExactSizeIterator<Item = &'l Limit> + Clone,
+        reply: &'a [u8],
+    ) -> Result<Replay<'a>, ReplyError> {
+        let reply = WriteReply::parse(limits.clone(), reply)?;
+        let results = WriteResults { each: Vec::new(), error_code: None };
+        let states = reply.states(limits)?;
+        Ok(Replay { reply, states, places: SmallVec::new(), results })
     }
 
     /// Replays the next call. Calls must be passed in the order in which they were added to the
-    /// write. `is_part` is true if the other checks of an all-or-nothing call are decided elsewhere.
+    /// write. `places` are the indices of the counters of its checks. `is_part` is true if the other
+    /// checks of an all-or-nothing call are decided elsewhere.
     ///
     /// # Errors
     ///
     /// Returns a [`ReplyError`] if `decide.lua` cannot send this reply.
-    pub fn next(&mut self, call: &Call<'_>, is_part: bool) -> Result<(), ReplyError> {
-        let (now, nth) = (self.reply.now, self.results.each.len());
-        let places = self.write.places(nth);
+    pub fn next(
+        &mut self,
+        call: &Call<'_>,
+        places: &'a [u8],
+        is_part: bool,
+    ) -> Result<(), ReplyError> {
+        let (now, nth) = (self.reply.now, self.places.len());
+        self.places.push(places);
         let Some(passed) = self.reply.take_passed(nth, call.checks.len()) else {
             self.results.each.push(CallResult::NoWindow);
             return Ok(());
@@ -96,8 +101,8 @@ impl<'a> Replay<'a> {
             outcomes.push(step.outcome);
         }
         let passes = |outcome: &&Outcome| outcome.verdict == Verdict::Pass;
-        if passed != outcomes.iter().filter(passes).count() {
-            self.results.disagreements += 1;
+        let disagrees = passed != outcomes.iter().filter(passes).count();
+        if disagrees {
             follow_script(&mut outcomes, call.checks, passed, now);
         }
         let states = before.iter().map(Option::as_ref);
@@ -111,7 +116,7 @@ impl<'a> Replay<'a> {
                 self.states[usize::from(*place)] = before;
             }
         }
-        let reply = ScriptReply { outcomes, clamped, uncharged };
+        let reply = ScriptReply { outcomes, clamped, uncharged, disagrees };
         self.results.each.push(CallResult::Decided(reply));
         Ok(())
     }
@@ -122,7 +127,7 @@ impl<'a> Replay<'a> {
     ///
     /// Returns a [`ReplyError`] if `decide.lua` cannot send this reply.
     pub fn finish(self) -> Result<WriteResults, ReplyError> {
-        let Replay { write, reply, states, mut results } = self;
+        let Replay { reply, states, places, mut results } = self;
         if !reply.refused.is_empty() {
             return Err(ReplyError::Length);
         }
@@ -132,9 +137,9 @@ impl<'a> Replay<'a> {
             let place = count(*place)?.checked_sub(1).and_then(|at| is_lost.get_mut(at as usize));
             *place.ok_or(ReplyError::Number)? = true;
         }
-        for (nth, result) in results.each.iter_mut().enumerate() {
+        for (result, places) in results.each.iter_mut().zip(places) {
             let CallResult::Decided(reply) = result else { continue };
-            let each = reply.outcomes.iter().zip(write.places(nth));
+            let each = reply.outcomes.iter().zip(places);
             let charged = each.filter(|(outcome, _)| outcome.taken.is_some());
             let (mut lost, mut made) = (false, false);
             for (_, place) in charged {
@@ -166,9 +171,11 @@ struct WriteReply<'a> {
 }
 
 impl<'a> WriteReply<'a> {
-    fn parse(write: &WriteCalls, reply: &'a [u8]) -> Result<WriteReply<'a>, ReplyError> {
+    fn parse<'l>(
+        limits: impl ExactSizeIterator<Item = &'l Limit>,
+        reply: &'a [u8],
+    ) -> Result<WriteReply<'a>, ReplyError> {
         let mut reply = Unpacked::array(reply).ok_or(ReplyError::Shape)?;
-        let limits = write.limits();
         let mut end = limits.len() + 1;
         let (mut numbers, mut failure) = (Vec::with_capacity(end), None);
         while !reply.is_empty() {
@@ -177,9 +184,10 @@ impl<'a> WriteReply<'a> {
                 UnpackedItem::String(code) => failure = Some((code, numbers.len())),
             }
         }
-        let now = *numbers.get(limits.len()).ok_or(ReplyError::Length)?;
+        let count_of_limits = end - 1;
+        let now = *numbers.get(count_of_limits).ok_or(ReplyError::Length)?;
         let mut rest = Vec::new();
-        if numbers[..limits.len()].iter().any(|state| *state < 0) {
+        if numbers[..count_of_limits].iter().any(|state| *state < 0) {
             for (limit, state) in limits.zip(&numbers) {
                 rest.push(end);
                 let is_sliding = matches!(limit.algorithm, Algorithm::SlidingWindow(_));
@@ -206,8 +214,11 @@ impl<'a> WriteReply<'a> {
     }
 
     /// Returns the state of each counter.
-    fn states(&self, write: &WriteCalls) -> Result<Vec<Option<State>>, ReplyError> {
-        write.limits().enumerate().map(|(place, limit)| self.state(place, limit)).collect()
+    fn states<'l>(
+        &self,
+        limits: impl Iterator<Item = &'l Limit>,
+    ) -> Result<Vec<Option<State>>, ReplyError> {
+        limits.enumerate().map(|(place, limit)| self.state(place, limit)).collect()
     }
 
     /// Returns the state of a counter; `None` if it is missing. `limit` is the limit under which the
@@ -251,6 +262,26 @@ impl<'a> WriteReply<'a> {
     }
 }
 
+/// Decodes the reply to the only call of a write.
+pub(super) fn decode_alone(
+    reply: &[u8],
+    checks: &[Check<'_>],
+    accounting: Accounting,
+    is_part: bool,
+) -> Result<ScriptReply, ReplyError> {
+    let places: SmallVec<[u8; 16]> = (0..checks.len()).map(|place| place as u8).collect();
+    let mut replay = Replay::new(checks.iter().map(|check| &**check.limit), reply)?;
+    let call = Call { checks, accounting, now: Micros::ZERO, deadline: None };
+    replay.next(&call, &places, is_part)?;
+    match replay.finish()?.each.pop() {
+        Some(CallResult::Decided(reply)) => Ok(reply),
+        Some(CallResult::NoWindow) => Err(ReplyError::NoWindow),
+        Some(CallResult::NotWritten | CallResult::PartlyWritten) | None => {
+            Err(ReplyError::PartlyWritten)
+        }
+    }
+}
+
 /// Changes outcomes so that as many checks pass as the script said: first those that pass, and those
 /// with the most hits left.
 fn follow_script(outcomes: &mut [Outcome], checks: &[Check<'_>], passed: usize, now: Micros) {
@@ -278,11 +309,12 @@ fn count(number: i64) -> Result<u64, ReplyError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::Hits;
     use crate::domain::fixtures::{fixed_window, take};
-    use crate::domain::{Accounting, Hits};
     use crate::store::redis::keys::Prefix;
     use crate::store::redis::script::arguments::Encoder;
     use crate::store::redis::script::library::PRODUCTION;
+    use crate::store::redis::script::write_calls::WriteCalls;
     use std::sync::Arc;
 
     /// Packs small numbers and the code of an error as `decide.lua` does.
@@ -313,9 +345,9 @@ mod tests {
             assert!(write.fits(&call(checks), None));
             write.add(&encoder, &call(checks), None);
         }
-        let mut replay = Replay::new(&write, reply)?;
-        for checks in &calls {
-            replay.next(&call(checks), false)?;
+        let mut replay = Replay::new(write.limits(), reply)?;
+        for (nth, checks) in calls.iter().enumerate() {
+            replay.next(&call(checks), write.places(nth), false)?;
         }
         replay.finish()
     }
@@ -328,24 +360,30 @@ mod tests {
         each.collect()
     }
 
+    fn disagreements(results: &WriteResults) -> usize {
+        let disagrees =
+            |result: &&CallResult| matches!(result, CallResult::Decided(reply) if reply.disagrees);
+        results.each.iter().filter(disagrees).count()
+    }
+
     #[test]
     fn each_call_sees_the_charges_of_the_calls_before_it() {
         let results = replay(&packed(&[0, 1, 7], None, &[])).unwrap();
         assert_eq!(charged(&results), [vec![2, 2], vec![2]]);
         let CallResult::Decided(last) = &results.each[1] else { panic!("{results:?}") };
         assert_eq!(last.outcomes[0].available, Hits(1));
-        assert_eq!((results.disagreements, results.error_code), (0, None));
+        assert_eq!((disagreements(&results), results.error_code), (0, None));
     }
 
     #[test]
     fn answers_follow_a_script_that_decided_otherwise() {
         // Three hits are left, so both calls should pass.
         let results = replay(&packed(&[0, 1, 7, 1, 1], None, &[])).unwrap();
-        assert_eq!(results.disagreements, 1);
+        assert_eq!(disagreements(&results), 1);
         assert_eq!(charged(&results), [vec![0, 0], vec![2]], "a rejected call charges nothing");
         // None is left, so none should pass.
         let results = replay(&packed(&[5, 5, 7], None, &[])).unwrap();
-        assert_eq!(results.disagreements, 2);
+        assert_eq!(disagreements(&results), 2);
         assert_eq!(charged(&results), [vec![2, 2], vec![2]]);
     }
 

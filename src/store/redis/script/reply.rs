@@ -1,9 +1,8 @@
 //! Decodes script replies into outcomes.
 //!
-//! `apply.lua` returns the numbers of each outcome. A fast-path script returns the counter's state
-//! before the call, the verdict, and the time, from which [`algorithm::apply`] computes the
-//! outcome. Decoding returns a [`ReplyError`] for a reply that no script can send, and for a
-//! verdict that contradicts the state.
+//! `apply.lua` returns the numbers of each outcome, and `decide.lua` the counters' states, which
+//! `replay` turns into outcomes. Decoding returns a [`ReplyError`] for a reply that no script can
+//! send.
 //!
 //! Not here: the arguments (`arguments`), error replies (`client`), what an outcome means
 //! (`decide`).
@@ -11,28 +10,30 @@
 use redis::Value;
 use smallvec::SmallVec;
 
-use super::selection::{FastPath, ScriptSelection, is_credit_bucket};
-use crate::algorithm::{self, State, bucket, fixed_window, sliding_window};
+use super::arguments::refunds_first;
+use super::msgpack::{Unpacked, UnpackedItem};
+use super::replay;
+use super::write_calls::is_shareable;
+use crate::algorithm::{self, State};
 use crate::domain::{
-    Accounting, Admission, Algorithm, ChargeRecord, Check, FixedWindow, Hits, Holder, Micros, Op,
-    Outcome, SlidingWindow, Verdict,
+    Accounting, Admission, Algorithm, ChargeRecord, Check, Hits, Holder, Micros, Op, Outcome,
+    Verdict,
 };
 
 /// Reply of `apply.lua` if the server's clock is outside the calendar windows in the call.
 const NO_WINDOW_REPLY: [Value; 1] = [Value::Int(-1)];
 
-/// Reply of a node script if its cluster node does not hold all keys. In that case, the script has
-/// written nothing.
+/// Reply of a script without KEYS if its cluster node does not hold all keys, or the first item of it.
+/// The script has then written nothing.
 pub const NOT_HERE: &[u8] = b"not here";
 
-/// Returns whether a node script replied [`NOT_HERE`].
+/// Returns whether a script replied [`NOT_HERE`].
 pub fn is_not_here(reply: &Value) -> bool {
-    matches!(reply, Value::BulkString(text) if text == NOT_HERE)
+    let Value::BulkString(text) = reply else { return false };
+    let is_first =
+        |mut items: Unpacked<'_>| items.next_item() == Some(UnpackedItem::String(NOT_HERE));
+    text == NOT_HERE || Unpacked::array(text).is_some_and(is_first)
 }
-
-/// Largest hit count that a reply for a fixed window can contain, because scripts store it in at
-/// most ten decimal digits.
-const STORED_COUNT_MAX: u64 = 9_999_999_999;
 
 /// Number of integers per check in a reply of `apply.lua`.
 const NUMBERS_PER_OUTCOME: usize = 6;
@@ -54,6 +55,8 @@ pub enum ReplyError {
     /// The server's clock is outside the calendar windows that the call contained. No counter has
     /// changed.
     NoWindow,
+    /// The server refused to write some of the charges.
+    PartlyWritten,
 }
 
 /// Decoded reply of a script that decides a call.
@@ -68,6 +71,9 @@ pub struct ScriptReply {
     /// Status of each check's counter without the call's charges, in the order of the checks.
     /// Empty unless the script call decides only some of the checks of an all-or-nothing call.
     pub uncharged: Vec<CounterStatus>,
+    /// Whether the script counted more or fewer checks that passed than the outcomes computed from its
+    /// states. Redis has charged what the script decided, so the outcomes follow the script.
+    pub disagrees: bool,
 }
 
 /// Available hits and reset time of a counter, as in an [`Outcome`].
@@ -80,8 +86,7 @@ pub struct CounterStatus {
 }
 
 impl ScriptReply {
-    /// Decodes the reply to a call encoded by
-    /// [`Encoder::encode_call`](super::arguments::Encoder::encode_call) for the same checks.
+    /// Decodes the reply to a call that [`Encoder::encode`](super::arguments::Encoder::encode) encoded.
     ///
     /// # Errors
     ///
@@ -94,8 +99,7 @@ impl ScriptReply {
         ScriptReply::decode_reply(reply, checks, accounting, false)
     }
 
-    /// Decodes the reply to a call encoded by
-    /// [`Encoder::encode_part`](super::arguments::Encoder::encode_part) for the same checks.
+    /// Decodes the reply to a part of an all-or-nothing call.
     ///
     /// # Errors
     ///
@@ -110,120 +114,16 @@ impl ScriptReply {
         accounting: Accounting,
         is_part: bool,
     ) -> Result<ScriptReply, ReplyError> {
-        match (ScriptSelection::for_checks(checks), reply, checks) {
-            (_, Value::ServerError(_), _) => Err(ReplyError::Error),
-            (ScriptSelection::Single(path), Value::BulkString(line), [check]) => {
-                decode_single(line, check, path, is_part)
+        match reply {
+            Value::ServerError(_) => Err(ReplyError::Error),
+            Value::BulkString(reply) if is_shareable(checks) => {
+                replay::decode_alone(reply, checks, accounting, is_part)
             }
-            (ScriptSelection::Multi, Value::Array(numbers), _) => {
-                decode_multi(numbers, checks, accounting, is_part)
-            }
-            (ScriptSelection::Apply, Value::Array(numbers), _) if *numbers == NO_WINDOW_REPLY => {
-                Err(ReplyError::NoWindow)
-            }
-            (ScriptSelection::Apply, Value::Array(numbers), _) => {
-                decode_apply(numbers, checks, is_part)
-            }
-            (
-                ScriptSelection::Single(_) | ScriptSelection::Multi | ScriptSelection::Apply,
-                _,
-                _,
-            ) => Err(ReplyError::Shape),
+            Value::Array(numbers) if *numbers == NO_WINDOW_REPLY => Err(ReplyError::NoWindow),
+            Value::Array(numbers) => decode_apply(numbers, checks, is_part),
+            _ => Err(ReplyError::Shape),
         }
     }
-}
-
-/// Decodes the reply of a `single_*.lua` script: one line of text with the verdict, the server's
-/// time, and the counter's state.
-fn decode_single(
-    line: &[u8],
-    check: &Check<'_>,
-    path: FastPath<'_>,
-    is_part: bool,
-) -> Result<ScriptReply, ReplyError> {
-    let mut numbers = SmallVec::<[i64; 8]>::new();
-    for word in line.split(|byte| *byte == b' ') {
-        let number = std::str::from_utf8(word).ok().and_then(|word| word.parse().ok());
-        numbers.push(number.ok_or(ReplyError::Number)?);
-        if numbers.len() > 5 {
-            return Err(ReplyError::Length);
-        }
-    }
-    let [first, now, rest @ ..] = numbers.as_slice() else { return Err(ReplyError::Length) };
-    let now = parse_micros(*now)?;
-    let (passes, used) = split_verdict(*first)?;
-    let (state, clamped) = match (path, rest) {
-        (FastPath::FixedWindow(window, _), []) => (window_state(window, used, None, now)?, 0),
-        (FastPath::FixedWindow(window, _), [start, clamped]) => {
-            (window_state(window, used, Some(*start), now)?, *clamped)
-        }
-        (FastPath::Bucket(_), []) if !is_credit_bucket(check) => (bucket_state(used, 0, now)?, 0),
-        (FastPath::Bucket(_), [rem]) => (bucket_state(used, *rem, now)?, 0),
-        (FastPath::Bucket(_), [rem, clamped]) => (bucket_state(used, *rem, now)?, *clamped),
-        (FastPath::SlidingWindow(window), [prev]) => {
-            (sliding_state(window, used, *prev, None, now)?, 0)
-        }
-        (FastPath::SlidingWindow(window), [prev, start, clamped]) => {
-            (sliding_state(window, used, *prev, Some(*start), now)?, *clamped)
-        }
-        (FastPath::FixedWindow(..) | FastPath::Bucket(_) | FastPath::SlidingWindow(_), _) => {
-            return Err(ReplyError::Length);
-        }
-    };
-    let outcome = outcome_from_state(&state, check, passes, now)?;
-    let clamped = u64::try_from(clamped).map_err(|_| ReplyError::Number)?;
-    let uncharged =
-        is_part.then(|| uncharged_status(Some(&state), check, &outcome, now)).into_iter().collect();
-    Ok(ScriptReply { outcomes: vec![outcome], clamped, uncharged })
-}
-
-/// Decodes the reply of `multi_check.lua`, which contains the verdict and the counter's state for
-/// each check.
-fn decode_multi(
-    reply: &[Value],
-    checks: &[Check<'_>],
-    accounting: Accounting,
-    is_part: bool,
-) -> Result<ScriptReply, ReplyError> {
-    let mut numbers = parse_numbers(reply);
-    let (now, clamped) =
-        (parse_micros(next_number(&mut numbers)?)?, parse_count(next_number(&mut numbers)?)?);
-    let mut found = SmallVec::<[(usize, bool, State); 8]>::new();
-    for at in ScriptSelection::Multi.order(checks) {
-        let (passes, used) = split_verdict(next_number(&mut numbers)?)?;
-        let state = match FastPath::for_check(&checks[at]) {
-            Some(FastPath::FixedWindow(window, _)) => window_state(window, used, None, now)?,
-            Some(FastPath::Bucket(_)) => {
-                let rem =
-                    if is_credit_bucket(&checks[at]) { next_number(&mut numbers)? } else { 0 };
-                bucket_state(used, rem, now)?
-            }
-            Some(FastPath::SlidingWindow(_)) | None => return Err(ReplyError::Shape),
-        };
-        found.push((at, passes, state));
-    }
-    while let Some(place) = numbers.next().transpose()? {
-        let place = usize::try_from(place).ok().and_then(|place| place.checked_sub(1));
-        let (at, _, state) =
-            place.and_then(|place| found.get_mut(place)).ok_or(ReplyError::Number)?;
-        let (Some(FastPath::FixedWindow(window, _)), State::FixedWindow(counted)) =
-            (FastPath::for_check(&checks[*at]), &state)
-        else {
-            return Err(ReplyError::Number);
-        };
-        let used = u64::from(counted.count);
-        *state = window_state(window, used, Some(next_number(&mut numbers)?), now)?;
-    }
-    found.sort_unstable_by_key(|(at, ..)| *at);
-    let mut outcomes = Vec::with_capacity(checks.len());
-    for (check, (_, passes, state)) in checks.iter().zip(&found) {
-        outcomes.push(outcome_from_state(state, check, *passes, now)?);
-    }
-    let before = || found.iter().map(|(.., state)| Some(state));
-    undo_rejected_charges(&mut outcomes, checks, accounting, before(), now);
-    let parts = if is_part { checks } else { &[] };
-    let uncharged = uncharged_statuses(parts, before(), &outcomes, now);
-    Ok(ScriptReply { outcomes, clamped, uncharged })
 }
 
 /// Removes the charges from the outcomes of a rejected all-or-nothing call. `before` are the
@@ -289,7 +189,7 @@ fn decode_apply(
     let (now, clamped) =
         (parse_micros(next_number(&mut numbers)?)?, parse_count(next_number(&mut numbers)?)?);
     let mut each = SmallVec::<[(usize, Outcome, Option<CounterStatus>); 8]>::new();
-    for at in ScriptSelection::Apply.order(checks) {
+    for at in refunds_first(checks) {
         let mut eight = [0; NUMBERS_PER_OUTCOME_AND_STATUS];
         let sent = if is_part { NUMBERS_PER_OUTCOME_AND_STATUS } else { NUMBERS_PER_OUTCOME };
         for number in &mut eight[..sent] {
@@ -309,7 +209,7 @@ fn decode_apply(
     each.sort_unstable_by_key(|(at, ..)| *at);
     let uncharged = each.iter().filter_map(|(.., status)| *status).collect();
     let outcomes = each.into_iter().map(|(_, outcome, _)| outcome).collect();
-    Ok(ScriptReply { outcomes, clamped, uncharged })
+    Ok(ScriptReply { outcomes, clamped, uncharged, disagrees: false })
 }
 
 /// Computes a check's outcome from the check's six numbers in a reply of `apply.lua`. Times are in
@@ -363,66 +263,6 @@ fn outcome_from_numbers(
         reset_after: reset,
         taken: (hits > Hits::ZERO).then_some(ChargeRecord { hits, at, window, entry }),
     })
-}
-
-/// Computes a check's outcome from the counter's state before the call. Returns an error if a
-/// bucket's state is too far in the future, because scripts clamp such states. Also returns an
-/// error if the computed verdict differs from the script's.
-fn outcome_from_state(
-    state: &State,
-    check: &Check<'_>,
-    passes: bool,
-    now: Micros,
-) -> Result<Outcome, ReplyError> {
-    let step = algorithm::apply(Some(state), check.limit, check.op, now);
-    let is_far = step.stepped_back && matches!(state, State::Bucket(_));
-    if is_far || (step.outcome.verdict == Verdict::Pass) != passes {
-        return Err(ReplyError::Number);
-    }
-    Ok(step.outcome)
-}
-
-/// Returns the state of a fixed window with `used` hits. `start` is the start of the window; `None`
-/// means the current window. If the clock has stepped back, the window can be the next one. Returns
-/// an error for a window that is neither the current nor the next one, and for a hit count that
-/// scripts cannot store.
-fn window_state(
-    limit: &FixedWindow,
-    used: u64,
-    start: Option<i64>,
-    now: Micros,
-) -> Result<State, ReplyError> {
-    let current = fixed_window::window_at(&limit.window, now);
-    let start = start.map_or(Ok(current.start), parse_micros)?;
-    if used > STORED_COUNT_MAX || start != current.start && start != current.end {
-        return Err(ReplyError::Number);
-    }
-    let count = u32::try_from(used).unwrap_or(u32::MAX);
-    Ok(State::FixedWindow(fixed_window::State { start, count }))
-}
-
-fn bucket_state(ahead: u64, rem: i64, now: Micros) -> Result<State, ReplyError> {
-    let tat = Micros(now.0.checked_add(ahead).ok_or(ReplyError::Number)?);
-    let rem = u32::try_from(rem).map_err(|_| ReplyError::Number)?;
-    Ok(State::Bucket(bucket::State { tat, rem }))
-}
-
-fn sliding_state(
-    limit: &SlidingWindow,
-    cur: u64,
-    prev: i64,
-    start: Option<i64>,
-    now: Micros,
-) -> Result<State, ReplyError> {
-    let length = limit.length.0.max(1);
-    let current = Micros(now.0 - now.0 % length);
-    let start = start.map_or(Ok(current), parse_micros)?;
-    if start != current && start != current.saturating_add(Micros(length)) {
-        return Err(ReplyError::Number);
-    }
-    let hits = |count: u64| u32::try_from(count).map_err(|_| ReplyError::Number);
-    let (prev, cur) = (hits(parse_count(prev)?)?, hits(cur)?);
-    Ok(State::SlidingWindow(sliding_window::State { start, prev, cur }))
 }
 
 fn parse_numbers(reply: &[Value]) -> impl Iterator<Item = Result<i64, ReplyError>> {

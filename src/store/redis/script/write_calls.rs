@@ -1,7 +1,7 @@
 //! Encodes the calls of one write as one call of `decide.lua`.
 //!
 //! The script reads and writes each counter once, so that a call costs Redis half of what a script
-//! call of its own does. Not here: the outcomes (`replay`), which calls are queued (`client`).
+//! call of its own does. A call by itself is encoded likewise. Not here: the outcomes (`replay`), which calls are queued (`client`).
 
 use std::sync::Arc;
 
@@ -194,13 +194,14 @@ impl WriteCalls {
         }
     }
 
-    /// Encodes the script call.
-    pub fn encode(&self, encoder: &Encoder) -> ScriptCall {
+    /// Encodes the script call. With `spans_slots`, the counters may be in several hash slots of a
+    /// cluster's node.
+    pub fn encode(&self, encoder: &Encoder, spans_slots: bool) -> ScriptCall {
         let script = &encoder.scripts().decide;
         let mut command = Cmd::with_capacity(5 + self.counters.len(), 64 + self.wire_size());
         command.arg("EVALSHA").arg(script.sha.as_str());
-        // Redis checks that all KEYS are in one slot, so keys of a cluster are arguments.
-        if encoder.is_cluster() {
+        // Redis checks that all KEYS are in one slot, so keys in several slots are arguments.
+        if spans_slots {
             command.arg(0);
         } else {
             command.arg(self.counters.len());
@@ -214,10 +215,10 @@ impl WriteCalls {
         command.arg(values.bytes());
         if let Some(packed) = values.packed() {
             command.arg(arguments::pack_into_array_if_too_many(packed.clone()).as_slice());
-        } else if encoder.is_cluster() {
+        } else if spans_slots {
             command.arg("");
         }
-        if encoder.is_cluster() {
+        if spans_slots {
             self.add_keys(&mut command);
         }
         ScriptCall { script, command, slot: None, deadline: None }
@@ -250,12 +251,12 @@ impl WriteCalls {
     }
 
     /// Returns the limit under which the script reads each counter.
-    pub(super) fn limits(&self) -> impl ExactSizeIterator<Item = &Limit> {
+    pub fn limits(&self) -> impl ExactSizeIterator<Item = &Limit> + Clone {
         self.counters.iter().map(|counter| &*self.limits[counter.limit].limit)
     }
 
     /// Returns the indices of the counters of the `nth` call's checks.
-    pub(super) fn places(&self, nth: usize) -> &[u8] {
+    pub fn places(&self, nth: usize) -> &[u8] {
         let end = |nth: usize| self.call_ends.get(nth).map_or(0, |end| usize::from(*end));
         &self.places[nth.checked_sub(1).map_or(0, end)..end(nth)]
     }
