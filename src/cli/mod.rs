@@ -13,7 +13,7 @@ mod explain_command;
 mod flags;
 mod man_command;
 mod serve_command;
-pub mod simulate;
+pub mod simulate_command;
 mod terminal;
 mod usage_errors;
 
@@ -22,6 +22,7 @@ use std::panic;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use tidegate_simulate::Simulate;
 
 use self::drop_in::CommandLine;
 use crate::app::{self, Failure};
@@ -58,7 +59,7 @@ enum Command {
     /// Temporarily override the limits of a rule or a domain in a running service
     Switch(admin_commands::Switch),
     /// Run a policy on generated traffic, in simulated time
-    Simulate(simulate::Simulate),
+    Simulate(Simulate),
     /// Print the JSON Schema of policy files, for editors
     Schema,
     /// Print shell completions
@@ -107,7 +108,7 @@ fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
         Command::Ask(ask) => ask.run(),
         Command::Reset(reset) => reset.run(),
         Command::Switch(switch) => switch.run(),
-        Command::Simulate(simulate) => simulate.run(),
+        Command::Simulate(simulate) => simulate_command::run(&simulate),
         Command::Schema => terminal::print(&(app::schema() + "\n")),
         Command::Completions { shell } => completions(shell),
         Command::Man(man) => man.run(Cli::command()),

@@ -65,8 +65,8 @@ const OUTSIDE: &[(&str, &[&str], &str)] = &[
     ("deadpool_redis", &["store::redis"], "only the Redis store speaks Redis"),
     ("rustls_native_certs", &["pem"], "the system's CAs are read in one place"),
     ("saphyr_parser", &["policy::syntax::yaml"], "policies are parsed in one place"),
-    // Documents that map onto a type: a settings file, a scenario.
-    ("serde_yaml", &["app::files_and_env", "cli::simulate"], "policies are parsed in one place"),
+    // A settings file maps onto a type.
+    ("serde_yaml", &["app::files_and_env"], "policies are parsed in one place"),
     ("std::env", &["app", "main", "cli::terminal"], "nobody below app reads the environment"),
     // The listener removes a socket that a former process left behind.
     ("std::fs", &["app", "main", "server::listener"], "nobody below app reads a file"),

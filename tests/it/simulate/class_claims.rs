@@ -2,7 +2,7 @@
 //! consumer classes" (2025, DOI 10.26102/2310-6018/2025.48.1.013), lettered A to K, as
 //! inequalities; and the counts of an independent reference model.
 
-use tidegate::cli::simulate::SimulationResult;
+use tidegate_simulate::SimulationResult;
 
 use super::{admitted, simulated};
 

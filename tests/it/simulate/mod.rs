@@ -11,7 +11,8 @@ mod retries;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tidegate::cli::simulate::{GroupResult, Scenario, SimulationResult, simulate};
+use tidegate::cli::simulate_command::simulate;
+use tidegate_simulate::{GroupResult, Scenario, SimulationResult};
 
 fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("load/scenarios")

@@ -4,17 +4,27 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::call_times::{CallTimes, Random};
-use super::scenario::{Group, Scenario, WhenRefused};
-use crate::domain::Micros;
+use crate::call_times::{CallTimes, Random};
+use crate::scenario::{Group, Scenario, WhenRefused};
+
+/// Attempt of a simulated call, for the engine to decide.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// Keys and values of the call's descriptor.
+    pub entries: Vec<(String, String)>,
+    /// Hits to charge.
+    pub hits: u64,
+    /// Simulated time, in microseconds since the Unix epoch.
+    pub now_us: u64,
+}
 
 /// Decision on one attempt of a simulated call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttemptResult {
     /// Whether the attempt was admitted.
     pub admitted: bool,
-    /// Time until a retry can succeed, or `None` if no retry can.
-    pub retry_after: Option<Micros>,
+    /// Time until a retry can succeed, in microseconds, or `None` if no retry can.
+    pub retry_after_us: Option<u64>,
 }
 
 /// Results of one group of callers.
@@ -136,16 +146,16 @@ struct Simulation<'a> {
     result: SimulationResult,
 }
 
-/// Runs a scenario. Calls `call(group, client, now)` for each attempt, in chronological order.
+/// Runs a scenario. Calls `decide` for each attempt, in chronological order.
 ///
 /// Attempts that are due later than twice the duration of the scenario are dropped.
 ///
 /// # Errors
 ///
-/// Returns the first error that `call` returns.
+/// Returns the first error that `decide` returns.
 pub fn run<E>(
     scenario: &Scenario,
-    mut call: impl FnMut(&Group, u32, Micros) -> Result<AttemptResult, E>,
+    mut decide: impl FnMut(&Attempt) -> Result<AttemptResult, E>,
 ) -> Result<SimulationResult, E> {
     let mut run = Simulation::new(scenario);
     let mut in_window = WindowMax::new(to_micros(scenario.window_s));
@@ -155,8 +165,11 @@ pub fn run<E>(
             continue;
         }
         let group = &scenario.groups[due.group];
-        let now = Micros(scenario.starts_at_s * 1_000_000 + due.at_us);
-        let outcome = call(group, due.client, now)?;
+        let outcome = decide(&Attempt {
+            entries: group.entries(due.client),
+            hits: group.hits,
+            now_us: scenario.starts_at_s * 1_000_000 + due.at_us,
+        })?;
         if outcome.admitted {
             in_window.add(due.at_us, group.hits);
             in_second.add(due.at_us, 1);
@@ -263,14 +276,14 @@ impl<'a> Simulation<'a> {
         if outcome.admitted || due.retries_left == 0 {
             return;
         }
-        let wait_s = match (group.when_refused, outcome.retry_after) {
+        let wait_s = match (group.when_refused, outcome.retry_after_us) {
             (WhenRefused::GiveUp, _) | (WhenRefused::Honour { .. }, None) => return,
             (WhenRefused::Insist { after_s, .. }, _) => after_s,
-            (WhenRefused::Honour { .. }, Some(wait)) => {
+            (WhenRefused::Honour { .. }, Some(wait_us)) => {
                 // Same as the service's Retry-After header: spread first, then round up to seconds.
                 let spread = f64::from(self.scenario.retry_after_spread_percent) / 100.0;
-                let more = wait.0 as f64 * spread * self.random.next_fraction();
-                Micros(wait.0.saturating_add(more as u64)).ceil_secs().max(1) as f64
+                let more = wait_us as f64 * spread * self.random.next_fraction();
+                wait_us.saturating_add(more as u64).div_ceil(1_000_000).max(1) as f64
             }
         };
         let at_us = due.at_us + to_micros(wait_s);
@@ -287,10 +300,10 @@ fn to_micros(seconds: f64) -> u64 {
 mod tests {
     use std::convert::Infallible;
 
-    use super::*;
+    use crate::*;
 
-    fn outcome(admitted: bool, retry_after: Option<Micros>) -> Result<AttemptResult, Infallible> {
-        Ok(AttemptResult { admitted, retry_after })
+    fn outcome(admitted: bool, retry_after_us: Option<u64>) -> Result<AttemptResult, Infallible> {
+        Ok(AttemptResult { admitted, retry_after_us })
     }
 
     fn scenario(groups: &str) -> Scenario {
@@ -304,7 +317,7 @@ mod tests {
             "[{name: a, descriptor: 'k=v', arrivals: {constant: {rate: 10}},
                when_refused: {insist: {after_s: 0.5, tries: 3}}}]",
         );
-        let result = run(&scenario, |_, _, _| outcome(false, None)).unwrap();
+        let result = run(&scenario, |_| outcome(false, None)).unwrap();
         let group = &result.groups[0];
         assert_eq!((group.offered, group.tries, group.admitted), (100, 400, 0));
         assert_eq!(group.first_refusal_s, Some(0.0));
@@ -317,9 +330,9 @@ mod tests {
                when_refused: {honour: {tries: 1}}}]",
         );
         let mut times = Vec::new();
-        let result = run(&scenario, |_, _, now| {
-            times.push(now.0);
-            outcome(times.len() == 2, Some(Micros(1_200_000)))
+        let result = run(&scenario, |attempt| {
+            times.push(attempt.now_us);
+            outcome(times.len() == 2, Some(1_200_000))
         })
         .unwrap();
         assert_eq!(times[1] - times[0], 2_000_000, "the header says whole seconds, rounded up");
@@ -345,7 +358,7 @@ mod tests {
               {name: b, descriptor: 'k=v', arrivals: {burst: {at_s: 3.1, count: 7}}},
               {name: c, descriptor: 'k=v', arrivals: {burst: {at_s: 3.95, count: 9}}}]",
         );
-        let result = run(&scenario, |_, _, _| outcome(true, None)).unwrap();
+        let result = run(&scenario, |_| outcome(true, None)).unwrap();
         assert_eq!(result.window_max, (16, 3.1));
     }
 }

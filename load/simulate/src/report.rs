@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use super::LabeledResult;
-use super::scenario::Scenario;
-use super::simulation::{GroupResult, SimulationResult};
+use crate::LabeledResult;
+use crate::scenario::Scenario;
+use crate::simulation::{GroupResult, SimulationResult};
 
 /// Formats the result of one run as two tables: totals per group, and attempts over time.
 pub(super) fn format_report(scenario: &Scenario, result: &SimulationResult) -> String {

@@ -3,9 +3,9 @@
 
 use std::fmt::Write;
 
-use super::LabeledResult;
-use super::scenario::Scenario;
-use super::simulation::{GroupResult, TimeSlice};
+use crate::LabeledResult;
+use crate::scenario::Scenario;
+use crate::simulation::{GroupResult, TimeSlice};
 
 /// Width of the chart, in pixels: about the width of the text on a GitHub page.
 const WIDTH_PX: f64 = 840.0;

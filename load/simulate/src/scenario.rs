@@ -5,8 +5,6 @@ use std::fmt;
 
 use serde::Deserialize;
 
-use crate::domain::nearest_word;
-
 /// The `parameters` section of a scenario file. Parsed first, because the rest of the file may
 /// contain `${name}` placeholders.
 #[derive(Debug, Deserialize)]
@@ -84,6 +82,18 @@ pub struct Group {
     /// Behavior of the callers after a call is rejected.
     #[serde(default, with = "serde_yaml::with::singleton_map")]
     pub when_refused: WhenRefused,
+}
+
+impl Group {
+    /// Returns the keys and values of the descriptor of the caller with index `client`.
+    pub(crate) fn entries(&self, client: u32) -> Vec<(String, String)> {
+        let client = client.to_string();
+        let pair = |text: &str| {
+            let (key, value) = text.trim().split_once('=').unwrap_or((text.trim(), ""));
+            (key.to_owned(), value.replace("{client}", &client))
+        };
+        self.descriptor.split(',').map(pair).collect()
+    }
 }
 
 /// Arrival process of the calls of one caller.
@@ -228,11 +238,24 @@ fn format_error(error: &serde_yaml::Error) -> ScenarioError {
     // The first quoted word is the unknown key, and the others are the valid keys.
     let mut quoted = text.split('`').skip(1).step_by(2);
     let unknown = quoted.next().filter(|_| text.contains("unknown field"));
-    let reason = match unknown.and_then(|given| Some((given, nearest_word(given, quoted)?))) {
+    let reason = match unknown.and_then(|given| Some((given, nearest_key(given, quoted)?))) {
         Some((given, known)) => format!("unknown key `{given}`; did you mean `{known}`?"),
         None => text.replace("unknown field", "unknown key"),
     };
     ScenarioError::Format { position, reason }
+}
+
+/// Returns the key that was probably meant: one within an edit distance of one letter, or of two if
+/// `given` has more than five, or that `given` abbreviates.
+fn nearest_key<'k>(given: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+    let distance_max = if given.len() > 5 { 2 } else { 1 };
+    let rated = known.map(|key| (strsim::osa_distance(given, key), key));
+    rated
+        .filter(|(distance, key)| {
+            *distance <= distance_max || (given.len() >= 3 && key.starts_with(given))
+        })
+        .min()
+        .map(|(_, key)| key)
 }
 
 /// Returns the first line of the policy in the file, counted from 0, and the number of spaces by

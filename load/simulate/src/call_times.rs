@@ -3,7 +3,7 @@
 //! An arrival process integrates the call rate over time. It emits a call whenever the integral has
 //! grown by 1 (evenly spaced calls) or by an exponentially distributed amount (Poisson process).
 
-use super::scenario::{Arrivals, Group, Phase};
+use crate::scenario::{Arrivals, Group, Phase};
 
 /// SplitMix64 random number generator by Steele, Lea and Flood. Its quality suffices for generating
 /// traffic. Not suitable for cryptography.
@@ -153,8 +153,8 @@ impl Iterator for CallTimes {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scenario::WhenRefused;
     use super::*;
+    use crate::scenario::WhenRefused;
 
     fn group(arrivals: Arrivals, phases: Vec<Phase>) -> Group {
         Group {
