@@ -1,6 +1,6 @@
 //! Detects the protocol of the server at an address, for hints about wrong addresses and flags.
 //!
-//! Not here: the wording of the hints (`store::redis::client`, `wire::client`).
+//! Not here: the wording of the hints (`store::redis::client`, `cli`).
 
 use std::io;
 use std::sync::Arc;

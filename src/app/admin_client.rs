@@ -31,7 +31,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 ///
 /// Returns [`Failure::File`] if the token file cannot be read, [`Failure::Usage`] if its contents
 /// cannot be a token, [`Failure::Runtime`] if the Tokio runtime cannot be created, or
-/// [`Failure::AdminRequest`] if the service cannot be reached or rejects the request.
+/// [`Failure::Unavailable`] if the service cannot be reached or rejects the request.
 pub fn post_to_debug_port(
     endpoint: &str,
     path: &str,
@@ -45,14 +45,15 @@ pub fn post_to_debug_port(
         .header(AUTHORIZATION, format!("Bearer {token}"))
         .body(Empty::new())
         .map_err(|_| Failure::Usage(format!("{}: not a token", token_file.display())))?;
-    let failed = |reason: String| Failure::AdminRequest { endpoint: endpoint.to_owned(), reason };
+    let failed =
+        |reason: &str| Failure::Unavailable(format!("{endpoint}: {}", reason.escape_debug()));
     let exchange = super::block_on(async {
         tokio::time::timeout(TIMEOUT, send(endpoint, request)).await.map_err(BoxError::from)?
     })?;
     match exchange {
         Ok((StatusCode::OK, body)) => Ok(body),
-        Ok((_, body)) => Err(failed(body.trim_end().to_owned())),
-        Err(error) => Err(failed(error.to_string())),
+        Ok((_, body)) => Err(failed(body.trim_end())),
+        Err(error) => Err(failed(&error.to_string())),
     }
 }
 

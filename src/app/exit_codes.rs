@@ -49,25 +49,9 @@ pub enum Failure {
     },
     /// The gRPC server cannot start or run.
     Wire(WireError),
-    /// Redis could not be reached in time, and `--require-store` is set. Contains a message for the
-    /// operator.
-    Store(String),
-    /// `tidegate ask` got no decision: the service did not respond, or returned an error.
-    Ask {
-        /// Address of the service's gRPC port.
-        target: String,
-        /// Error from the gRPC client.
-        error: WireError,
-        /// Advice for the operator; `None` if the cause is unknown.
-        advice: Option<&'static str>,
-    },
-    /// The debug port of a service was unreachable or rejected the request.
-    AdminRequest {
-        /// Address of the debug port.
-        endpoint: String,
-        /// Body of the response, or the reason why no response was received.
-        reason: String,
-    },
+    /// Redis, a service, or its debug port is unreachable, or returned an error. Contains a message
+    /// for the operator.
+    Unavailable(String),
     /// The operating system failed to start a thread or a Tokio runtime.
     Runtime(io::Error),
     /// Tidegate has a bug. Contains a description of the violated assumption.
@@ -94,16 +78,11 @@ impl Failure {
             | Failure::Policy(_)
             | Failure::Reported
             | Failure::Strict { .. } => Failure::INVALID_POLICY,
-            Failure::Address { .. }
-            | Failure::Store(_)
-            | Failure::Ask { .. }
-            | Failure::AdminRequest { .. }
-            | Failure::Runtime(_) => Failure::UNAVAILABLE,
+            Failure::Address { .. } | Failure::Unavailable(_) | Failure::Runtime(_) => {
+                Failure::UNAVAILABLE
+            }
             Failure::Wire(error) => match error {
-                WireError::Bind { .. }
-                | WireError::Thread { .. }
-                | WireError::Connect { .. }
-                | WireError::Refused { .. } => Failure::UNAVAILABLE,
+                WireError::Bind { .. } | WireError::Thread { .. } => Failure::UNAVAILABLE,
                 WireError::HeaderName { .. }
                 | WireError::RetryJitter { .. }
                 | WireError::Certificate
@@ -113,8 +92,7 @@ impl Failure {
                 | WireError::Expired
                 | WireError::NotYetValid
                 | WireError::NotForServers
-                | WireError::AllowListWithoutAuthority
-                | WireError::Target { .. } => Failure::USAGE,
+                | WireError::AllowListWithoutAuthority => Failure::USAGE,
             },
             Failure::Bug(_) => Failure::BUG,
         }
@@ -124,7 +102,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Usage(reason) | Failure::Store(reason) => f.write_str(reason),
+            Failure::Usage(reason) | Failure::Unavailable(reason) => f.write_str(reason),
             Failure::Reported => f.write_str("the policy has errors"),
             Failure::Settings(errors) => {
                 let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -145,37 +123,10 @@ impl fmt::Display for Failure {
                 write!(f, "{address}: cannot listen: {error}; {advice}")
             }
             Failure::Wire(error) => f.write_str(&with_causes(error)),
-            Failure::Ask { target, error, advice } => {
-                let Some(advice) = advice else {
-                    return write!(f, "{target}: {}", with_causes(error));
-                };
-                // With advice, only the last cause matters: the others describe the HTTP/2 library.
-                match error {
-                    WireError::Connect { source, .. } => {
-                        write!(f, "{target}: cannot connect: {}; {advice}", root_cause(source))
-                    }
-                    _ if error.has_response() => {
-                        write!(f, "{target}: {}; {advice}", with_causes(error))
-                    }
-                    _ => write!(f, "{target}: no answer to a gRPC call; {advice}"),
-                }
-            }
-            Failure::AdminRequest { endpoint, reason } => {
-                write!(f, "{endpoint}: {}", reason.escape_debug())
-            }
             Failure::Runtime(error) => write!(f, "cannot start a runtime: {error}"),
             Failure::Bug(what) => write!(f, "a bug in tidegate: {what}"),
         }
     }
-}
-
-/// Returns the root cause of an error, which is the last one in its chain of sources.
-fn root_cause<'e>(error: &'e (dyn error::Error + 'static)) -> &'e dyn error::Error {
-    let mut cause = error;
-    while let Some(next) = cause.source() {
-        cause = next;
-    }
-    cause
 }
 
 /// Returns advice for an address that cannot be bound. `host` and `port` are the names of the flags

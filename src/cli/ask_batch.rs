@@ -1,26 +1,34 @@
 //! `tidegate ask --batch FILE`: sends the requests of a file in batches and prints one line per
 //! result.
 //!
-//! Not here: the gRPC client (`wire::client`).
+//! Not here: the gRPC calls (`ask_client`).
 
 use std::path::Path;
 
+use bytes::Bytes;
+use tonic::Code;
+use tonic::transport::Channel;
+
+use super::ask_client::{self, CallError};
 use super::terminal;
 use crate::app::{self, Failure};
 use crate::domain::Bounds;
-use crate::wire::client::{BatchItemResult, BatchRequest, CallResponse, Client, WireError};
+use crate::wire::messages::check_result::Result as BatchResult;
+use crate::wire::messages::rate_limit_response::Code as DecisionCode;
+use crate::wire::messages::{CheckResult, RateLimitResponse};
+use crate::wire::proto_json::{parse_request, response_to_json};
 
-/// Reads a file with one request per line, in JSON. Skips empty lines.
+/// Reads a file with one request per line, in JSON. Skips empty lines. Returns encoded requests.
 ///
 /// # Errors
 ///
 /// Returns an error if the file cannot be read, has no requests, or has a line that is not a valid
 /// request.
-pub(super) fn read(path: &Path) -> Result<Vec<BatchRequest>, Failure> {
+pub(super) fn read(path: &Path) -> Result<Vec<Bytes>, Failure> {
     let text = app::read_text_file(path).map_err(Failure::File)?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let request = |(at, line)| {
-        BatchRequest::from_json(line)
+    let request = |(at, line): (usize, &str)| {
+        parse_request(line.as_bytes(), Bounds::DEFAULT.message_bytes_max)
             .map_err(|error| Failure::Usage(format!("{}:{}: {error}", path.display(), at + 1)))
     };
     let requests: Vec<_> = lines.map(request).collect::<Result<_, _>>()?;
@@ -36,35 +44,41 @@ pub(super) fn read(path: &Path) -> Result<Vec<BatchRequest>, Failure> {
 ///
 /// Returns an error if the service rejects a whole batch or does not respond.
 pub(super) async fn send(
-    client: &mut Client,
-    requests: &[BatchRequest],
+    channel: &Channel,
+    requests: &[Bytes],
     json: bool,
-) -> Result<(), WireError> {
+) -> Result<(), CallError> {
     for batch in requests.chunks(Bounds::DEFAULT.batch_requests_max) {
-        for result in client.send_batch(batch).await? {
+        for result in ask_client::send_batch(channel, batch.to_vec()).await? {
             // Never an error.
-            let _ = terminal::print(&format_result(&result, json));
+            let _ = terminal::print(&(format_result(result, json) + "\n"));
         }
     }
     Ok(())
 }
 
-fn format_result(result: &BatchItemResult, json: bool) -> String {
-    match result {
-        BatchItemResult::Response(response) if json => format!("{}\n", response.json),
-        BatchItemResult::Response(response) => format_response(response),
-        BatchItemResult::Error { code, message } if json => {
-            format!("{}\n", serde_json::json!({"error": {"code": code, "message": message}}))
+fn format_result(CheckResult { result }: CheckResult, json: bool) -> String {
+    let (code, message) = match result {
+        Some(BatchResult::Response(response)) if json => {
+            return response_to_json(&response).to_string();
         }
-        BatchItemResult::Error { code, message } => format!("{code}: {message}\n"),
+        Some(BatchResult::Response(response)) => return format_response(&response),
+        Some(BatchResult::Error(error)) => (Code::from(error.code), error.message),
+        None => (Code::Unknown, "the server sent no result".to_owned()),
+    };
+    match json {
+        true => serde_json::json!({"error": {"code": format!("{code:?}"), "message": message}})
+            .to_string(),
+        false => format!("{code:?}: {message}"),
     }
 }
 
 /// Formats a decision: the code and, if the request was rejected, the time until a retry.
-fn format_response(response: &CallResponse) -> String {
-    let waits = response.statuses.iter().filter(|status| status.refused);
-    match waits.filter_map(|status| status.reset_seconds).max() {
-        Some(seconds) => format!("{}, retry after {seconds} s\n", response.code),
-        None => format!("{}\n", response.code),
+fn format_response(response: &RateLimitResponse) -> String {
+    let refused = response.statuses.iter().filter(|it| it.code() == DecisionCode::OverLimit);
+    let code = response.overall_code().as_str_name();
+    match refused.filter_map(|status| status.duration_until_reset).max_by_key(|it| it.seconds) {
+        Some(wait) => format!("{code}, retry after {} s", wait.seconds),
+        None => code.to_owned(),
     }
 }

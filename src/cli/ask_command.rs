@@ -1,19 +1,23 @@
 //! `tidegate ask`: sends a rate limit request to a running service, as Envoy would, and prints the
-//! response. `wire::client` implements the protocol.
+//! response.
+//!
+//! Not here: the gRPC calls (`ask_client`).
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Identity};
 
+use super::ask_client::{self, CallError, Server};
 use super::terminal::Color;
 use super::usage_errors::DESCRIPTORS_PLACEHOLDER;
 use super::{ask_batch, terminal};
 use crate::app::{self, Failure};
-use crate::wire::client::{
-    BatchRequest, CallDescriptor, CallRequest, CallResponse, Client, ClientSettings, ClientTls,
-    WireError, find_advice,
-};
+use crate::wire::messages::rate_limit_descriptor::Entry;
+use crate::wire::messages::rate_limit_response::{Code, DescriptorStatus};
+use crate::wire::messages::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use crate::wire::proto_json::response_to_json;
 
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
@@ -75,62 +79,41 @@ The exit code is 0 for every response, and 69 without one.";
 
 impl Ask {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let target = self.parse_target()?;
-        let settings = ClientSettings {
-            target: target.to_owned(),
-            timeout: Some(Duration::from_millis(self.timeout_ms)),
+        let server = Server {
+            target: self.parse_target()?.to_owned(),
+            timeout: Duration::from_millis(self.timeout_ms),
             tls: self.read_tls()?,
         };
         let batch = self.batch.as_deref().map(ask_batch::read).transpose()?;
         let request = self.build_request()?;
         app::block_on(async {
-            if let Some(requests) = batch {
-                return self.ask_batch(&settings, &requests).await;
-            }
-            let mut response = None;
-            let asked = self.ask(&settings, &request, &mut response).await;
-            if let Some(response) = response.filter(|_| !self.json && asked.is_ok()) {
-                self.explain_missing_limits(&response);
-            }
+            let asked = match server.connect().await {
+                Ok(channel) => match batch {
+                    Some(requests) => ask_batch::send(&channel, &requests, self.json).await,
+                    None => self.ask(&channel, &request).await,
+                },
+                Err(error) => Err(error),
+            };
             match asked {
                 Ok(()) => Ok(()),
-                Err(error) => Err(with_advice(&settings, error).await),
+                Err(error) => Err(server.failure(error).await),
             }
         })?
     }
 
-    async fn ask_batch(
-        &self,
-        settings: &ClientSettings,
-        requests: &[BatchRequest],
-    ) -> Result<(), Failure> {
-        let sent = match Client::connect(settings).await {
-            Ok(mut client) => ask_batch::send(&mut client, requests, self.json).await,
-            Err(error) => Err(error),
-        };
-        match sent {
-            Ok(()) => Ok(()),
-            Err(error) => Err(with_advice(settings, error).await),
-        }
-    }
-
-    /// Sends the requests and prints each response. Stores the last response in `last`.
-    async fn ask(
-        &self,
-        settings: &ClientSettings,
-        request: &CallRequest,
-        last: &mut Option<CallResponse>,
-    ) -> Result<(), WireError> {
-        let mut client = Client::connect(settings).await?;
-        for _ in 0..self.repeat {
-            let response = client.send(request).await?;
+    /// Sends the request as often as `--repeat` says, and prints each response.
+    async fn ask(&self, channel: &Channel, request: &RateLimitRequest) -> Result<(), CallError> {
+        for nth in 1..=self.repeat {
+            let response = ask_client::send(channel, request.clone()).await?;
             let text = match self.json {
-                true => format!("{}\n", response.json),
+                true => format!("{}\n", response_to_json(&response)),
                 false => self.format_response(&response),
             };
             // Never an error.
             let _ = terminal::print(&text);
-            *last = Some(response);
+            if nth == self.repeat && !self.json {
+                self.explain_missing_limits(&response);
+            }
         }
         Ok(())
     }
@@ -138,9 +121,9 @@ impl Ask {
     /// Prints a hint to standard error if no descriptor has a limit, which is probably a mistake.
     /// The hint names both possible causes, because the response does not distinguish an unknown
     /// domain from descriptors that match no rule.
-    fn explain_missing_limits(&self, response: &CallResponse) {
-        let is_limited = response.statuses.iter().any(|status| status.limit.is_some());
-        if !is_limited && !response.refused {
+    fn explain_missing_limits(&self, response: &RateLimitResponse) {
+        let is_limited = response.statuses.iter().any(|status| status.current_limit.is_some());
+        if !is_limited && response.overall_code() != Code::OverLimit {
             terminal::print_hint(&format!(
                 "no limit applied. Either the service's policy has no domain {:?}, or that domain has \
                  no limit for {}: check the spelling of both. To find out which, run this with the \
@@ -173,81 +156,85 @@ impl Ask {
         }
     }
 
-    fn build_request(&self) -> Result<CallRequest, Failure> {
-        let bytes = |(key, value): (String, String)| (key.into_bytes(), value.into_bytes());
+    fn build_request(&self) -> Result<RateLimitRequest, Failure> {
+        let entry = |(key, value): (String, String)| Entry { key: key.into(), value: value.into() };
         let descriptor = |text: &String| {
-            Ok(CallDescriptor {
-                entries: app::parse_descriptor(text)?.into_iter().map(bytes).collect(),
+            Ok(RateLimitDescriptor {
+                entries: app::parse_descriptor(text)?.into_iter().map(entry).collect(),
                 // `hits_addend: 0` means 1 in the request, but "only check the limits" in a
                 // descriptor.
-                hits: (self.hits == 0).then_some(0),
-                refund: self.refund,
+                hits_addend: (self.hits == 0).then_some(0),
+                is_negative_hits: self.refund,
                 limit: None,
             })
         };
-        Ok(CallRequest {
-            domain: self.domain.clone(),
+        Ok(RateLimitRequest {
+            domain: self.domain.clone().into(),
             descriptors: self.descriptors.iter().map(descriptor).collect::<Result<_, Failure>>()?,
-            hits: self.hits,
+            hits_addend: self.hits,
         })
     }
 
-    fn read_tls(&self) -> Result<Option<ClientTls>, Failure> {
+    fn read_tls(&self) -> Result<Option<ClientTlsConfig>, Failure> {
         let Some(ca) = &self.ca else { return Ok(None) };
-        let identity = match (&self.cert, &self.key) {
-            (Some(cert), Some(key)) => Some((app::read_pem_file(cert)?, app::read_pem_file(key)?)),
-            _ => None,
-        };
-        let server_name = self.server_name.clone();
-        Ok(Some(ClientTls { authority: app::read_pem_file(ca)?, identity, server_name }))
+        let mut tls =
+            ClientTlsConfig::new().ca_certificate(Certificate::from_pem(app::read_pem_file(ca)?));
+        if let (Some(cert), Some(key)) = (&self.cert, &self.key) {
+            let cert = app::read_pem_file(cert)?;
+            tls = tls.identity(Identity::from_pem(cert, app::read_pem_file(key)?));
+        }
+        if let Some(name) = &self.server_name {
+            tls = tls.domain_name(name);
+        }
+        Ok(Some(tls))
     }
 
     /// Formats a response as text: the code, one line per descriptor, the headers and the body.
-    fn format_response(&self, response: &CallResponse) -> String {
-        let color = if response.refused { Color::Red } else { Color::Green };
-        let mut text = color.paint(response.code, terminal::stdout_is_terminal());
+    fn format_response(&self, response: &RateLimitResponse) -> String {
+        let code = response.overall_code();
+        let color = if code == Code::OverLimit { Color::Red } else { Color::Green };
+        let mut text = color.paint(code.as_str_name(), terminal::stdout_is_terminal());
         text.push('\n');
         for (descriptor, status) in self.descriptors.iter().zip(&response.statuses) {
-            let code = if status.refused { "OVER_LIMIT" } else { "OK" };
-            text.push_str(&format!("  {descriptor}: {code}"));
-            match &status.limit {
-                None => text.push_str(", no limit"),
-                Some(limit) => {
-                    let name = if limit.name.is_empty() { "" } else { " " };
-                    let times = match limit.unit_multiplier {
-                        1 => String::new(),
-                        several => format!("{several} x "),
-                    };
-                    text.push_str(&format!(
-                        ", limit{name}{} {} per {times}{}, {} left",
-                        limit.name,
-                        limit.requests_per_unit,
-                        limit.unit.to_ascii_lowercase(),
-                        status.remaining,
-                    ));
-                }
-            }
-            if let Some(seconds) = status.reset_seconds {
-                let what = if status.refused { "retry after" } else { "resets in" };
-                text.push_str(&format!(", {what} {seconds} s"));
-            }
-            text.push('\n');
+            text.push_str(&format!("  {descriptor}: {}\n", format_status(status)));
         }
-        for (name, value) in &response.headers {
-            text.push_str(&format!("  {}: {}\n", name.escape_debug(), value.escape_debug()));
+        for header in &response.response_headers_to_add {
+            let (name, value) = (header.key.escape_debug(), header.value.escape_debug());
+            text.push_str(&format!("  {name}: {value}\n"));
         }
-        if !response.body.is_empty() {
-            text.push_str(&format!("  {}\n", response.body.escape_ascii()));
+        if !response.raw_body.is_empty() {
+            text.push_str(&format!("  {}\n", response.raw_body.escape_ascii()));
         }
         text
     }
 }
 
-/// Converts an error of the client into a [`Failure`]. Detects the protocol that the target server
-/// speaks, and adds advice for this protocol.
-async fn with_advice(settings: &ClientSettings, error: WireError) -> Failure {
-    let advice = find_advice(settings, &error).await;
-    Failure::Ask { target: settings.target.clone(), error, advice }
+/// Formats the status of one descriptor.
+fn format_status(status: &DescriptorStatus) -> String {
+    let is_refused = status.code() == Code::OverLimit;
+    let mut text = if is_refused { "OVER_LIMIT" } else { "OK" }.to_owned();
+    match &status.current_limit {
+        None => text.push_str(", no limit"),
+        Some(limit) => {
+            let name = if limit.name.is_empty() { "" } else { " " };
+            let times = match limit.unit_multiplier {
+                None | Some(1) => String::new(),
+                Some(several) => format!("{several} x "),
+            };
+            text.push_str(&format!(
+                ", limit{name}{} {} per {times}{}, {} left",
+                limit.name,
+                limit.requests_per_unit,
+                limit.unit().as_str_name().to_ascii_lowercase(),
+                status.limit_remaining,
+            ));
+        }
+    }
+    if let Some(reset) = &status.duration_until_reset {
+        let what = if is_refused { "retry after" } else { "resets in" };
+        text.push_str(&format!(", {what} {} s", reset.seconds));
+    }
+    text
 }
 
 /// Returns whether `target` has the form `host:port`.

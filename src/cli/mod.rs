@@ -5,6 +5,7 @@
 
 mod admin_commands;
 mod ask_batch;
+mod ask_client;
 mod ask_command;
 mod check_command;
 mod check_formats;

@@ -1,11 +1,11 @@
-//! Errors of the gRPC client, and of the server at startup and on a certificate reload.
+//! Errors of the server at startup and on a certificate reload.
 //!
 //! Not here: rejected requests, which are not errors, and invalid requests
 //! (`decode::DecodeError`).
 
 use std::io;
 
-/// Error of the gRPC server at startup, of a certificate reload, or of the gRPC client.
+/// Error of the gRPC server at startup, or of a certificate reload.
 #[derive(Debug)]
 pub enum WireError {
     /// Binding an address failed. Retrying may help if another process is about to release the
@@ -53,24 +53,6 @@ pub enum WireError {
     NotForServers,
     /// Allowed callers or grants are configured without a CA for verifying client certificates.
     AllowListWithoutAuthority,
-    /// The client's target is not `HOST:PORT`.
-    Target {
-        /// Target from the command line.
-        target: String,
-    },
-    /// The client could not connect to the server, or TLS failed. Retrying may help.
-    Connect {
-        /// Target from the command line.
-        target: String,
-        /// Error of the HTTP/2 transport.
-        source: tonic::transport::Error,
-    },
-    /// The gRPC call failed, because the server returned an error or because of the transport.
-    /// Whether retrying helps depends on the status code.
-    Refused {
-        /// gRPC status of the failed call.
-        status: Box<tonic::Status>,
-    },
 }
 
 /// Reason why a configured header name is not allowed.
@@ -143,20 +125,7 @@ impl std::fmt::Display for WireError {
             WireError::AllowListWithoutAuthority => {
                 f.write_str("allowed callers and grants need a CA for client certificates")
             }
-            WireError::Target { target } => write!(f, "{target:?} is not HOST:PORT"),
-            WireError::Connect { target, .. } => write!(f, "cannot connect to {target}"),
-            WireError::Refused { status } => {
-                write!(f, "the server answered {:?}: {}", status.code(), status.message())
-            }
         }
-    }
-}
-
-impl WireError {
-    /// Returns whether the error is a gRPC status that a server sent, and not a transport failure.
-    pub fn has_response(&self) -> bool {
-        let WireError::Refused { status } = self else { return false };
-        std::error::Error::source(&**status).is_none()
     }
 }
 
@@ -166,8 +135,6 @@ impl std::error::Error for WireError {
             WireError::Bind { source, .. } | WireError::Thread { source } => Some(source),
             WireError::Tls { source: rustls::Error::InconsistentKeys(_) } => None,
             WireError::Tls { source } => Some(source),
-            WireError::Connect { source, .. } => Some(source),
-            WireError::Refused { status } => Some(status.as_ref()),
             WireError::HeaderName { .. }
             | WireError::RetryJitter { .. }
             | WireError::Certificate
@@ -176,8 +143,7 @@ impl std::error::Error for WireError {
             | WireError::Expired
             | WireError::NotYetValid
             | WireError::NotForServers
-            | WireError::AllowListWithoutAuthority
-            | WireError::Target { .. } => None,
+            | WireError::AllowListWithoutAuthority => None,
         }
     }
 }

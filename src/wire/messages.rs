@@ -1,8 +1,8 @@
 //! Rust types that prost generates from the files in `proto/`, and the encoded descriptors of these
 //! files.
 //!
-//! Private to `wire` and `server`; other modules work with `domain::Request` and
-//! `domain::Decision`.
+//! Private to `wire`, `server`, and the gRPC client in `cli`; other modules work with
+//! `domain::Request` and `domain::Decision`.
 
 #![allow(
     missing_docs,

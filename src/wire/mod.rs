@@ -1,7 +1,7 @@
 //! Wire format: decodes bytes to a [`domain::Request`](crate::domain::Request) and encodes a
 //! [`domain::Decision`](crate::domain::Decision) as bytes.
 //!
-//! Not here: sockets (`server`), decisions (`decide`).
+//! Not here: sockets (`server`), clients (`cli`), decisions (`decide`).
 //!
 //! | file | what it does |
 //! |---|---|
@@ -14,9 +14,7 @@
 //! | `forward_auth` | builds a rate limit request from the headers that `/authz` receives |
 //! | `http_reply` | builds the responses of `/json` and `/authz` |
 //! | `traceparent` | parses the caller's trace context |
-//! | `client` | sends requests over gRPC, for `tidegate ask` |
 
-pub mod client;
 pub(crate) mod decode;
 mod dynamic_metadata;
 pub(crate) mod encode;

@@ -58,7 +58,7 @@ impl AnyStore {
     ///
     /// # Errors
     ///
-    /// Returns [`Failure::Store`] if `--require-store` is set and Redis was not reached within ten
+    /// Returns [`Failure::Unavailable`] if `--require-store` is set and Redis was not reached within ten
     /// seconds.
     pub(crate) async fn wait_until_ready(&self, settings: &Settings) -> Result<bool, Failure> {
         let Some(redis) = self.redis() else { return Ok(true) };
@@ -72,7 +72,7 @@ impl AnyStore {
             Err(_) if is_required => {
                 let cause =
                     redis.remote().failure().map_or(String::new(), |why| format!(": {why}"));
-                Err(Failure::Store(format!(
+                Err(Failure::Unavailable(format!(
                     "--require-store: Redis was not reached within {wait_max:?}{cause}"
                 )))
             }

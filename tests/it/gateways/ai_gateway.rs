@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
+use crate::support::grpc_client::{
+    CallDescriptor, CallRequest, CallResponse, Client, ClientSettings,
+};
 use serde_json::{Value, json};
-use tidegate::wire::client::{CallDescriptor, CallRequest, CallResponse, Client, ClientSettings};
 
 use crate::support::acl;
 use crate::support::heavy;

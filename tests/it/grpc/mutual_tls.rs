@@ -4,10 +4,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::support::grpc_client::{CallError, Client, ClientSettings, ClientTls};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use tidegate::server::{Tls, TlsMaterial};
 use tidegate::wire::WireError;
-use tidegate::wire::client::{Client, ClientSettings, ClientTls};
 use tokio::io::AsyncReadExt as _;
 
 use super::test_server::{NOW, Server, Wanted, question, soon, until};
@@ -78,7 +78,7 @@ async fn may_ask(
     };
     match soon("connecting", Client::connect(&settings)).await {
         Ok(mut client) => soon("an answer", client.send(&question("edge"))).await.is_ok(),
-        Err(WireError::Connect { .. }) => false,
+        Err(CallError::Connect(_)) => false,
         Err(other) => panic!("{other}"),
     }
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::grpc_client::{CallDescriptor, CallRequest, Client, ClientSettings};
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::decide::{CallLimits, CounterSnapshots, DecideError};
 use tidegate::domain::{
@@ -21,7 +22,6 @@ use tidegate::server::{
     RlsService, Router, ServerLimits, Tls,
 };
 use tidegate::wire::WireError;
-use tidegate::wire::client::{CallDescriptor, CallRequest, Client, ClientSettings};
 use tidegate::wire::{ResponseConfig, ResponseSettings};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;

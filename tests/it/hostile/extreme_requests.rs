@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use crate::support::grpc_client::CallDescriptor;
 use bytes::Bytes;
 use tidegate::domain::{Override, Unit};
-use tidegate::wire::client::CallDescriptor;
 
 use super::target::{asked, client, descriptor, left, question, target};
 use crate::support::http::post;

@@ -1,6 +1,6 @@
 //! A flood of fresh keys: memory stays under its bound, and existing counters stay exact.
 
-use tidegate::wire::client::{CallDescriptor, Client};
+use crate::support::grpc_client::{CallDescriptor, Client};
 
 use super::target::{asked, client, left, question};
 use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, metric};

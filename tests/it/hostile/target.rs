@@ -4,7 +4,9 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tidegate::wire::client::{CallDescriptor, CallRequest, CallResponse, Client, ClientSettings};
+use crate::support::grpc_client::{
+    CallDescriptor, CallRequest, CallResponse, Client, ClientSettings,
+};
 
 use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate};
 use crate::support::wait::within;

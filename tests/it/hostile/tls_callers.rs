@@ -6,11 +6,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tempfile::TempDir;
-use tidegate::wire::WireError;
-use tidegate::wire::client::{
-    CallDescriptor, CallRequest, CallResponse, Client, ClientSettings, ClientTls,
+use crate::support::grpc_client::{
+    CallDescriptor, CallError, CallRequest, CallResponse, Client, ClientSettings, ClientTls,
 };
+use tempfile::TempDir;
 
 use crate::support::certificate_authority::{Authority, Identity};
 use crate::support::tidegate_process::{Tidegate, directory, tidegate};
@@ -82,7 +81,7 @@ pub(crate) async fn connect(
     serving: &Tidegate,
     trusted: &str,
     identity: Option<&Identity>,
-) -> Result<Client, WireError> {
+) -> Result<Client, CallError> {
     let pem = |text: &str| text.as_bytes().to_vec();
     let settings = ClientSettings {
         target: serving.port("grpc").to_string(),
@@ -97,7 +96,7 @@ pub(crate) async fn connect(
 }
 
 /// One call for `domain`.
-pub(crate) async fn ask(client: &mut Client, domain: &str) -> Result<CallResponse, WireError> {
+pub(crate) async fn ask(client: &mut Client, domain: &str) -> Result<CallResponse, CallError> {
     let entries = vec![(b"client".to_vec(), b"ann".to_vec())];
     let descriptors = vec![CallDescriptor { entries, ..Default::default() }];
     client.send(&CallRequest { domain: domain.to_owned(), descriptors, hits: 0 }).await
@@ -117,7 +116,7 @@ pub(crate) async fn fate(
     };
     match ask(&mut client, domain).await {
         Ok(told) => told.code.to_owned(),
-        Err(WireError::Refused { status }) => match status.code() {
+        Err(CallError::Status(status)) => match status.code() {
             // A server that refuses a certificate says so after TLS 1.3's handshake: the first
             // call meets the end of the connection.
             tonic::Code::Unknown

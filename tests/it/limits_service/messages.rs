@@ -1,15 +1,4 @@
-//! The messages of the service with its client, and short ways to build requests.
-
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    dead_code,
-    clippy::all,
-    clippy::too_many_lines,
-    reason = "generated code"
-)]
-
-include!(concat!(env!("OUT_DIR"), "/messages.rs"));
+//! Short ways to build requests, and to read results.
 
 use std::net::SocketAddr;
 
@@ -18,13 +7,12 @@ use prost::Message as _;
 use tonic::Code;
 use tonic::transport::Channel;
 
-pub use self::tidegate::v1::limits_client::LimitsClient;
-pub use self::tidegate::v1::{
+use crate::support::messages::rate_limit_descriptor::Entry;
+pub use crate::support::messages::tidegate::v1::limits_client::LimitsClient;
+pub use crate::support::messages::tidegate::v1::{
     CheckRequest, CheckResponse, CheckResult, CountersRequest, check_result,
 };
-pub use envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-pub use envoy::service::ratelimit::v3::RateLimitRequest;
+pub use crate::support::messages::{RateLimitDescriptor, RateLimitRequest};
 
 pub async fn client(address: SocketAddr) -> LimitsClient<Channel> {
     LimitsClient::connect(format!("http://{address}")).await.unwrap()

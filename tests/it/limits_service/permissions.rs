@@ -7,11 +7,11 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use super::authorization::{counters, limits_client};
-use super::messages::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use super::messages::{CheckRequest, LimitsClient, RateLimitRequest, all, client, request};
 use crate::hostile::tls_callers::serving;
 use crate::support::certificate_authority::Authority;
 use crate::support::http;
+use crate::support::messages::rate_limit_descriptor::RateLimitOverride;
 use crate::support::raw_http2::{call, exchange, framed};
 use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate};
 

@@ -1,8 +1,7 @@
 //! Converts an answer of Tidegate into the form of the recorded ones.
 
+use crate::support::grpc_client::{CallError, CallResponse, ResponseLimit, ResponseStatus};
 use serde_json::Value;
-use tidegate::wire::WireError;
-use tidegate::wire::client::{CallResponse, ResponseLimit, ResponseStatus};
 
 use super::recorded_calls::Answer;
 
@@ -19,7 +18,7 @@ pub enum Whose {
     Theirs,
 }
 
-pub fn answer(told: Result<CallResponse, WireError>, whose: Whose) -> Answer {
+pub fn answer(told: Result<CallResponse, CallError>, whose: Whose) -> Answer {
     match told {
         Ok(told) => Answer {
             error: None,
@@ -28,7 +27,7 @@ pub fn answer(told: Result<CallResponse, WireError>, whose: Whose) -> Answer {
             headers: headers(&told, whose),
             metadata: metadata(&told, whose),
         },
-        Err(WireError::Refused { status }) => {
+        Err(CallError::Status(status)) => {
             Answer { error: Some(format!("{:?}", status.code())), ..Answer::default() }
         }
         Err(other) => panic!("no answer: {other:?}"),

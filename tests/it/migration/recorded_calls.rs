@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use crate::support::grpc_client::{CallDescriptor, CallRequest};
 use serde::Deserialize;
 use serde_json::Value;
 use tidegate::domain::{Override, Unit};
-use tidegate::wire::client::{CallDescriptor, CallRequest};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

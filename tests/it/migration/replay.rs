@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use tidegate::wire::client::{Client, ClientSettings};
+use crate::support::grpc_client::{Client, ClientSettings};
 
 use super::comparable_answer::{BESIDES, Whose, answer};
 use super::kubernetes_manifest;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::support::grpc_client::{CallDescriptor, CallRequest, Client, ClientSettings};
 use tidegate::clock::Clock;
-use tidegate::wire::client::{CallDescriptor, CallRequest, Client, ClientSettings};
 use tokio::time::MissedTickBehavior;
 
 use super::replica::{LOTS_ARE_OVER, server};

@@ -1,7 +1,9 @@
 //! Concurrent bills: each counts, however many hits the counter holds already.
 
+use crate::support::grpc_client::{
+    CallDescriptor, CallRequest, CallResponse, Client, ClientSettings,
+};
 use tidegate::domain::{Override, Unit};
-use tidegate::wire::client::{CallDescriptor, CallRequest, CallResponse, Client, ClientSettings};
 
 use crate::support::redis_cluster::Cluster;
 use crate::support::redis_server::Server;

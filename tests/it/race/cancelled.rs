@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::support::grpc_client::{CallDescriptor, CallRequest};
 use futures_util::stream::{self, StreamExt};
-use tidegate::wire::client::{CallDescriptor, CallRequest};
 
 use super::replicas::{Replicas, connect};
 use super::{cluster, standalone};

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::support::grpc_client::{CallDescriptor, Client};
 use tidegate::clock::Clock;
-use tidegate::wire::client::{CallDescriptor, Client};
 
 use super::cancelled::{CALLERS, RULES, descriptor, limit_of, request};
 use super::cluster;

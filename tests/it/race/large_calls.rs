@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::wire::client::{CallDescriptor, CallRequest, CallResponse, Client};
+use crate::support::grpc_client::{CallDescriptor, CallRequest, CallResponse, Client};
 
 use super::bills::PATIENT;
 use crate::support::http::get;

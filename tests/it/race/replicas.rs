@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::wire::client::{CallDescriptor, CallRequest, Client, ClientSettings};
+use crate::support::grpc_client::{CallDescriptor, CallRequest, Client, ClientSettings};
 
 use crate::support::acl;
 use crate::support::http::get;

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate::wire::client::{CallDescriptor, CallRequest, Client, ClientSettings};
+use super::grpc_client::{CallDescriptor, CallRequest, Client, ClientSettings};
 
 use super::tidegate_process::Tidegate;
 
