@@ -15,9 +15,7 @@ use super::policy_file_tracker::PolicyFileTracker;
 use super::policy_files::{Fingerprint, PolicyFileError, PolicyFiles};
 use super::wiring::server_config;
 use crate::domain::{Charge, RuleId};
-use crate::policy::{
-    self, Diagnostic, FILE_BYTES_CEILING, LimitPair, Options, Policy, Secret, Source,
-};
+use crate::policy::{self, Diagnostic, FILE_BYTES_CEILING, Options, Policy, Secret, Source};
 use crate::settings::{ChargeSetting, DropIn, Settings, Sources};
 
 /// Compiled policy with its warnings and the fingerprint of its files.
@@ -29,9 +27,6 @@ pub struct LoadedPolicy {
     pub warnings: Vec<Diagnostic>,
     /// Advice about configuration that is valid and works as written.
     pub notes: Vec<Diagnostic>,
-    /// Pairs of limits that one call can check. Each pair says whether Redis Cluster stores both
-    /// counters in the same hash slot.
-    pub colocation: Vec<LimitPair>,
     /// Number of policy files that were read.
     pub files: usize,
     /// Hash of the names and contents of the policy files.
@@ -90,7 +85,6 @@ impl PolicyLoader {
                 .with_checks_max(self.options.bounds.checks_max),
             warnings: compiled.warnings,
             notes: compiled.notes,
-            colocation: compiled.colocation,
             files: files.len(),
             fingerprint: Fingerprint::from_sources(files),
         })

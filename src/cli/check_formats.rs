@@ -1,5 +1,4 @@
-//! Machine-readable output of `tidegate check`: JSON, SARIF 2.1.0, and workflow commands of GitHub
-//! Actions.
+//! Machine-readable output of `tidegate check`: JSON, and workflow commands of GitHub Actions.
 //!
 //! Not here: human-readable output (`check_command`, `terminal`).
 
@@ -8,7 +7,7 @@ use std::fmt::Write as _;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-use crate::policy::{Diagnostic, DiagnosticKind};
+use crate::policy::Diagnostic;
 
 /// Output format of `tidegate check`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -17,8 +16,6 @@ pub(super) enum Format {
     Text,
     /// One JSON object
     Json,
-    /// SARIF 2.1.0, for code scanning
-    Sarif,
     /// Workflow commands that GitHub shows as annotations
     Github,
 }
@@ -42,7 +39,7 @@ pub(super) enum Severity {
 }
 
 impl Severity {
-    /// Returns the name of the severity in JSON and SARIF.
+    /// Returns the name of the severity in JSON.
     const fn name(self) -> &'static str {
         match self {
             Severity::Error => "error",
@@ -62,8 +59,17 @@ impl Severity {
 }
 
 impl Report<'_> {
+    /// Formats the report for programs. Text is printed by `check_command`.
+    pub(super) fn format(&self, format: Format) -> String {
+        match format {
+            Format::Text => String::new(),
+            Format::Json => self.to_json(),
+            Format::Github => self.to_github(),
+        }
+    }
+
     /// Formats the report as one line of JSON.
-    pub(super) fn to_json(&self) -> String {
+    fn to_json(&self) -> String {
         let diagnostic = |(severity, diagnostic): &(Severity, &Diagnostic)| {
             json!({
                 "severity": severity.name(),
@@ -85,47 +91,8 @@ impl Report<'_> {
         format!("{report}\n")
     }
 
-    /// Formats the report as a SARIF 2.1.0 log with one run.
-    pub(super) fn to_sarif(&self) -> String {
-        let mut kinds: Vec<DiagnosticKind> =
-            self.diagnostics.iter().map(|(_, diagnostic)| diagnostic.kind).collect();
-        kinds.sort_unstable();
-        kinds.dedup();
-        let rule = |kind: &DiagnosticKind| json!({"id": kind.name(), "shortDescription": {"text": kind.summary()}});
-        let result = |(severity, diagnostic): &(Severity, &Diagnostic)| {
-            json!({
-                "ruleId": diagnostic.kind.name(),
-                "ruleIndex": kinds.binary_search(&diagnostic.kind).unwrap_or_default(),
-                "level": severity.name(),
-                "message": {"text": message_with_path(diagnostic)},
-                "locations": [{
-                    "physicalLocation": {
-                        "artifactLocation": {"uri": path_to_uri(&diagnostic.file)},
-                        "region": {"startLine": diagnostic.line, "startColumn": diagnostic.column},
-                    },
-                }],
-            })
-        };
-        let rules: Vec<Value> = kinds.iter().map(rule).collect();
-        let results: Vec<Value> = self.diagnostics.iter().map(result).collect();
-        let log = json!({
-            "$schema": "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json",
-            "version": "2.1.0",
-            "runs": [{
-                "tool": {"driver": {
-                    "name": "tidegate",
-                    "semanticVersion": env!("CARGO_PKG_VERSION"),
-                    "rules": rules,
-                }},
-                "columnKind": "unicodeCodePoints",
-                "results": results,
-            }],
-        });
-        format!("{log:#}\n")
-    }
-
     /// Formats the report as one workflow command per diagnostic.
-    pub(super) fn to_github(&self) -> String {
+    fn to_github(&self) -> String {
         let mut text = String::new();
         for (severity, diagnostic) in &self.diagnostics {
             // Writing into a String cannot fail.
@@ -163,21 +130,6 @@ fn escape_property(text: &str) -> String {
     escape_data(text).replace(':', "%3A").replace(',', "%2C")
 }
 
-/// Converts a path to a URI reference: relative to the working directory, or `file://` with an
-/// absolute path.
-fn path_to_uri(path: &str) -> String {
-    let mut uri = if path.starts_with('/') { "file://".to_owned() } else { String::new() };
-    for byte in path.bytes() {
-        if byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte) {
-            uri.push(char::from(byte));
-        } else {
-            // Writing into a String cannot fail.
-            let _ = write!(uri, "%{byte:02X}");
-        }
-    }
-    uri
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,11 +138,5 @@ mod tests {
     fn a_message_cannot_begin_another_workflow_command() {
         assert_eq!(escape_data("50%\r\n::error::x"), "50%25%0D%0A::error::x");
         assert_eq!(escape_property("a,b:c%"), "a%2Cb%3Ac%25");
-    }
-
-    #[test]
-    fn a_path_becomes_a_uri() {
-        assert_eq!(path_to_uri("limits/a b.yaml"), "limits/a%20b.yaml");
-        assert_eq!(path_to_uri("/data/ü:1.yaml"), "file:///data/%C3%BC%3A1.yaml");
     }
 }

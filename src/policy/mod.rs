@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `source` | policy files as bytes, and their size limits; resources of a control plane |
 //! | `syntax` | YAML with source positions, the keyword table, the JSON Schema, diagnostics |
-//! | `compile` | parsed YAML to [`spec`]: descriptors, limits, tiers, calendars, colocation, warnings |
+//! | `compile` | parsed YAML to [`spec`]: descriptors, limits, tiers, calendars, warnings |
 //! | `lookup` | [`spec`] to the tree that requests are matched against, counter keys |
 //! | `show` | explanations of a match, and listings of the active policy |
 //!
@@ -16,7 +16,6 @@ mod show;
 mod source;
 mod syntax;
 
-pub use compile::colocation::{Colocation, LimitPair};
 pub use compile::limit_numbers::{WINDOW_MAX, compile_override};
 pub use compile::spec;
 pub use compile::time_zone::calendar;

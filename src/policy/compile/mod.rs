@@ -5,8 +5,8 @@
 //! `metadata`), the lookup tree (`lookup::build`).
 
 pub(crate) mod body;
+mod check_count;
 pub(crate) mod class_limits;
-pub(crate) mod colocation;
 pub(crate) mod descriptor;
 pub(crate) mod http_request;
 pub(crate) mod limit_context;
@@ -22,7 +22,6 @@ pub(crate) mod warnings;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use self::colocation::LimitPair;
 use self::descriptor::{NodeIdentity, value_text};
 use self::limit_context::LimitDefaults;
 use self::limit_numbers::stable_hash;
@@ -40,8 +39,7 @@ use super::syntax::reader::{Fields, Reader};
 use super::syntax::yaml::Span;
 use crate::domain::{Accounting, Charge, OnStoreFailure};
 
-/// Result of compiling policy files: domains, warnings, and the colocation of limits on Redis
-/// Cluster.
+/// Result of compiling policy files.
 #[derive(Debug)]
 pub struct CompiledPolicy {
     /// Domains, in the order in which they first appear when the files are sorted by name.
@@ -50,9 +48,6 @@ pub struct CompiledPolicy {
     pub warnings: Vec<Diagnostic>,
     /// Notes: advice about valid configuration, such as a counter that all callers share.
     pub notes: Vec<Diagnostic>,
-    /// Pairs of limits that one request can hit, and whether Redis Cluster stores their counters in
-    /// the same hash slot.
-    pub colocation: Vec<LimitPair>,
     /// Hash of the options `merge_domains` and `charge`, and of the name and content of each file.
     pub fingerprint: u64,
 }
@@ -90,7 +85,7 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<CompiledPolicy, 
             break;
         }
     }
-    let (mut domains, diagnostics) = compile_files(&documents, options, &budget);
+    let (domains, diagnostics) = compile_files(&documents, options, &budget);
     let (mut warnings, more): (Vec<_>, Vec<_>) =
         diagnostics.into_iter().partition(|diagnostic| diagnostic.kind.is_warning());
     errors.extend(more);
@@ -110,11 +105,7 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<CompiledPolicy, 
         notes.extend(found.notes);
     }
     Ok(CompiledPolicy {
-        colocation: domains
-            .iter()
-            .flat_map(|domain| colocation::limit_pairs(&domain.spec))
-            .collect(),
-        domains: domains.drain(..).map(|domain| domain.spec).collect(),
+        domains: domains.into_iter().map(|domain| domain.spec).collect(),
         warnings: sort_by_position(warnings),
         notes: sort_by_position(notes),
         fingerprint: hash_sources(&sources, options),
@@ -163,7 +154,7 @@ fn too_many_checks_error(
     documents: &[Document<'_>],
     options: &Options,
 ) -> Option<Diagnostic> {
-    let worst = colocation::excessive_check_count(&domain.spec, &options.bounds)?;
+    let worst = check_count::excessive_check_count(&domain.spec, &options.bounds)?;
     let checks_max = options.bounds.checks_max;
     let message = format!(
         "a call that meets a rule for each sequence of keys of this domain needs {worst} checks, \

@@ -6,8 +6,6 @@
 
 use std::collections::HashSet;
 
-use super::colocation;
-use super::colocation::Colocation;
 use super::spec::{DomainSpec, LimitSpec, NodeSpec, ValueSpec};
 use crate::domain::nearest_word;
 use crate::policy::syntax::diagnostic::{
@@ -17,14 +15,13 @@ use crate::policy::syntax::document::Document;
 use crate::policy::syntax::keywords;
 
 /// Checks that produce the warnings and notes of a domain, in the order in which they run.
-const CHECKS: [fn(&mut Linter<'_>); 7] = [
+const CHECKS: [fn(&mut Linter<'_>); 6] = [
     check_keys_and_depth,
     check_unreachable_siblings,
     check_replaces,
     check_leaves,
     check_shared_counters,
     check_absent_entries,
-    check_hash_slots,
 ];
 
 /// Maximum number of pairs of patterns compared among the children of one node, enough for 2,000
@@ -83,7 +80,7 @@ pub(crate) fn find_warnings(
     }
     for document in files.iter().filter_map(|file| documents.get(*file)) {
         if document.root().get(keywords::HASH_TAG.name).is_some() {
-            linter.found.warnings.extend(find_unknown_hash_tags(domain, document));
+            check_hash_tags(&mut linter, document);
         }
     }
     if let (Some(file), true) = (files.first(), !has_rule(&domain.nodes)) {
@@ -402,13 +399,19 @@ fn check_absent_entries(linter: &mut Linter<'_>) {
     }
 }
 
-/// Returns a warning for each key in `hash_tag` that is in no counter key of the domain. Such a key
-/// prevents colocation, because a counter has a hash tag only if its key contains every entry in
-/// `hash_tag`.
-fn find_unknown_hash_tags(domain: &DomainSpec, document: &Document<'_>) -> Vec<Diagnostic> {
-    let limits = colocation::limit_sites(domain);
-    let known: HashSet<&str> = limits.iter().flat_map(|limit| limit.counted_keys()).collect();
-    let keys = domain.hash_tag.iter().map(|key| &**key);
+/// Adds a warning for each key in `hash_tag` that is in no counter key of the domain. With such a
+/// key, `hash_tag` has no effect, because a counter has a hash tag only if its key contains every
+/// entry in `hash_tag`.
+fn check_hash_tags(linter: &mut Linter<'_>, document: &Document<'_>) {
+    let mut known = HashSet::new();
+    linter.visit_nodes(|_, node_path, node| {
+        for limit in node.rule.iter().flat_map(|rule| rule.limits.iter()) {
+            let levels = node_path.nodes.len() - usize::from(limit.tiers.is_some());
+            let is_counted = |at: &usize| limit.per.as_ref().is_none_or(|per| per.contains(at));
+            known.extend((0..levels).filter(is_counted).map(|at| &*node_path.nodes[at].key));
+        }
+    });
+    let keys = linter.domain.hash_tag.iter().map(|key| &**key);
     let unknown = keys.enumerate().filter(|(_, key)| !known.contains(key));
     let warning = |(at, key): (usize, &str)| {
         let way_out = match nearest_word(key, known.iter().copied()) {
@@ -419,38 +422,7 @@ fn find_unknown_hash_tags(domain: &DomainSpec, document: &Document<'_>) -> Vec<D
         let path = Path::default().key(keywords::HASH_TAG.name).index(at);
         document.diagnostic(&path, Target::Value, DiagnosticKind::UnknownHashTag, message)
     };
-    unknown.map(warning).take(DIAGNOSTICS_MAX).collect()
-}
-
-/// Adds a note to each limit whose counter Redis Cluster may store in a different hash slot than
-/// that of another limit of the same request, although a `hash_tag` could colocate the two. If
-/// there are several such other limits, the note names only the first.
-///
-/// Adds no note about limits that no `hash_tag` can colocate, because the only fix would be to
-/// remove a limit. Adds no notes if `hash_tag` already colocates some limits, because a different
-/// tag would separate them. `tidegate check --cluster` lists both cases.
-fn check_hash_slots(linter: &mut Linter<'_>) {
-    let limits = colocation::limit_sites(linter.domain);
-    let pairs: Vec<_> = colocation::find_pairs(&linter.domain.hash_tag, &limits).collect();
-    if pairs.iter().any(|(.., colocation)| *colocation == Colocation::SameSlot) {
-        return;
-    }
-    let mut warned = HashSet::new();
-    for (one, other, colocation) in pairs {
-        let Colocation::ColocatableBy(keys) = colocation else { continue };
-        if !warned.insert(other) {
-            continue;
-        }
-        let site = &limits[other];
-        let message = format!(
-            "a Redis Cluster may keep this limit and {} in two slots, so that a rejected call over \
-             both may hold hits for a round trip; `hash_tag: [{}]` joins them",
-            limits[one].label,
-            keys.join(", ")
-        );
-        let path = |p| limit_path(p, site.index_in_rule, site.in_list);
-        linter.add_finding(&site.indices, path, DiagnosticKind::SplitOverSlots, message);
-    }
+    linter.found.warnings.extend(unknown.map(warning).take(DIAGNOSTICS_MAX));
 }
 
 #[cfg(test)]

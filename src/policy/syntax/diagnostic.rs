@@ -194,8 +194,7 @@ pub enum DiagnosticKind {
     StarInKey,
     /// Warning: `replaces` names a limit that does not exist.
     UnknownReplaces,
-    /// Warning: `hash_tag` names an entry that no counter key contains, so no counters are
-    /// colocated.
+    /// Warning: `hash_tag` names an entry that no counter key contains, so it has no effect.
     UnknownHashTag,
     /// Warning: `requests_per_unit` is absent, so the limit is 0 and rejects every request.
     DeniesAll,
@@ -212,8 +211,6 @@ pub enum DiagnosticKind {
     NoLimitWhenAbsent,
     /// Note: `:path` includes the query string, so every query gets its own counter.
     PathAsKey,
-    /// Note: Redis Cluster may store counters of one call in different hash slots.
-    SplitOverSlots,
 }
 
 impl DiagnosticKind {
@@ -245,43 +242,6 @@ impl DiagnosticKind {
             DiagnosticKind::OneCounterForAll => "one-counter-for-all",
             DiagnosticKind::NoLimitWhenAbsent => "no-limit-when-absent",
             DiagnosticKind::PathAsKey => "path-as-key",
-            DiagnosticKind::SplitOverSlots => "split-over-slots",
-        }
-    }
-
-    /// Returns a sentence that describes all diagnostics of the kind.
-    pub const fn summary(self) -> &'static str {
-        match self {
-            DiagnosticKind::Empty => "A policy file is missing or empty",
-            DiagnosticKind::Encoding => {
-                "The file is not UTF-8, or has a character that YAML forbids"
-            }
-            DiagnosticKind::TooLarge => "The file is too large, too deep, or has too many errors",
-            DiagnosticKind::Syntax => "The file is not YAML",
-            DiagnosticKind::SecondDocument => "The file has a second YAML document",
-            DiagnosticKind::ForeignFile => "The file is input for another program",
-            DiagnosticKind::DuplicateKey => "A map has the same key twice",
-            DiagnosticKind::UnknownKey => "The key does not exist",
-            DiagnosticKind::MisplacedKey => "The key belongs to another level",
-            DiagnosticKind::WrongType => "The value has the wrong type",
-            DiagnosticKind::BadValue => "The value is invalid for its key",
-            DiagnosticKind::OutOfRange => "The number is out of range",
-            DiagnosticKind::Missing => "A required key is missing",
-            DiagnosticKind::Conflict => "Two mutually exclusive keys are set",
-            DiagnosticKind::Duplicate => "A descriptor or domain occurs twice",
-            DiagnosticKind::NeverMatches => "The rule never matches, or the key has no effect",
-            DiagnosticKind::StarInKey => "A wildcard in a key has no effect",
-            DiagnosticKind::UnknownReplaces => "`replaces` names a limit that does not exist",
-            DiagnosticKind::UnknownHashTag => "`hash_tag` names an entry that no rule has",
-            DiagnosticKind::DeniesAll => "The limit rejects every request",
-            DiagnosticKind::NoLimit => "The descriptor has no effect",
-            DiagnosticKind::NoRules => "The domain has no limit",
-            DiagnosticKind::OneCounterForAll => "All callers share one counter",
-            DiagnosticKind::NoLimitWhenAbsent => "A request without this entry has no limit",
-            DiagnosticKind::PathAsKey => "`:path` has the query string",
-            DiagnosticKind::SplitOverSlots => {
-                "A Redis Cluster may keep counters of one call in two slots"
-            }
         }
     }
 

@@ -34,37 +34,6 @@ fn check_groups_notes_by_kind_and_a_start_does_not_log_them() {
     assert!(!serving.log().contains("policy warning"), "{}", serving.log());
 }
 
-#[test]
-fn check_reports_which_limits_share_a_node_of_a_cluster() {
-    let policy = r#"
-domain: edge
-hash_tag: [remote_address]
-descriptors:
-  - key: generic_key
-    value: "a\e"
-    descriptors:
-      - {key: remote_address, rate_limit: {name: a, unit: day, requests_per_unit: 5}}
-  - {key: remote_address, rate_limit: {unit: day, requests_per_unit: 5}}
-  - {key: token, rate_limit: {unit: day, requests_per_unit: 5}}
-"#;
-    let files = directory(&[("p.yaml", policy)]);
-    let path = files.path().display().to_string();
-    let ran = run(&["check", "--strict", "--cluster", &path]).with_code(0);
-    let (a, address, token) =
-        (r"edge.generic_key_a\u{1b}.remote_address (a)", "edge.remote_address", "edge.token");
-    let expected = [
-        format!("on a Redis Cluster: {a} and {address}: joined"),
-        format!("on a Redis Cluster: {a} and {token}: not joinable"),
-        format!("on a Redis Cluster: {address} and {token}: not joinable"),
-        "ok: 1 file, 3 rules, 0 warnings".to_owned(),
-    ];
-    assert_eq!(ran.out.lines().collect::<Vec<_>>(), expected, "{}", ran.err);
-    let summary = run(&["check", &path]).with_code(0).out;
-    let expected = "on a Redis Cluster: 3 pairs of limits, 1 joined, 0 joinable, 2 not joinable";
-    assert!(summary.starts_with(expected), "{summary}");
-    assert_eq!(summary.lines().count(), 2, "{summary}");
-}
-
 /// A policy with an error, a warning's place after it, and a name that formats must escape.
 const THREE_KINDS: [(&str, &str); 3] = [
     ("bad: 50%.yaml", "domain: bad\ndescriptors:\n  - key: a\n    vlue: x\n"),
@@ -106,42 +75,6 @@ fn check_reports_in_json() {
     assert_eq!(warned["diagnostics"][0]["severity"], "warning");
     assert_eq!(report(1, &["--strict"], 65)["passed"], false);
     assert_eq!(report(2, &["--strict"], 0)["diagnostics"][0]["severity"], "note");
-}
-
-/// The parts of SARIF 2.1.0 that its schema requires, and those that GitHub reads.
-#[test]
-fn check_reports_in_sarif() {
-    for (nth, level, code) in [(0, "error", 65), (1, "warning", 0), (2, "note", 0)] {
-        let ran = checked("sarif", nth, &[]).with_code(code);
-        let log: Value = serde_json::from_str(&ran.out).expect("JSON");
-        assert_eq!(log["version"], "2.1.0");
-        assert!(log["$schema"].as_str().unwrap().ends_with("/sarif-schema-2.1.0.json"));
-        let run = &log["runs"][0];
-        let driver = &run["tool"]["driver"];
-        assert_eq!(
-            (&driver["name"], &run["columnKind"]),
-            (&"tidegate".into(), &"unicodeCodePoints".into())
-        );
-        assert_eq!(driver["semanticVersion"], env!("CARGO_PKG_VERSION"));
-        let results = run["results"].as_array().expect("results");
-        assert!(!results.is_empty());
-        for result in results {
-            let rule = &driver["rules"][result["ruleIndex"].as_u64().unwrap() as usize];
-            assert_eq!(rule["id"], result["ruleId"]);
-            assert!(rule["shortDescription"]["text"].is_string());
-            assert_eq!(result["level"], level);
-            assert!(result["message"]["text"].as_str().is_some_and(|text| !text.is_empty()));
-            let place = &result["locations"][0]["physicalLocation"];
-            let uri = place["artifactLocation"]["uri"].as_str().unwrap();
-            let expected = ["bad%3A%2050%25.yaml", "warned.yaml", "noted.yaml"][nth];
-            assert_eq!(uri, expected);
-            let region = &place["region"];
-            assert!(
-                region["startLine"].as_u64() >= Some(1)
-                    && region["startColumn"].as_u64() >= Some(1)
-            );
-        }
-    }
 }
 
 #[test]

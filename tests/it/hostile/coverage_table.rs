@@ -102,10 +102,10 @@ const POLICY: &[Row] = &[
     ),
     (
         "limits of one call without a common tag",
-        "loaded with a warning, refused under --strict",
+        "loaded; a cluster decides the call slot by slot, and no limit is passed",
         &[
-            "limits_that_a_cluster_may_split_are_warned_of_and_every_pair_is_told",
-            "a_warning_ends_with_65_only_under_strict",
+            "two_keys_in_different_slots_never_pass_a_limit_and_lose_nothing",
+            "racing_calls_over_slots_never_pass_a_limit_and_return_what_they_held",
         ],
     ),
     (
