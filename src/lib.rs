@@ -97,7 +97,7 @@ pub mod domain;
 
 #[cfg(feature = "redis")]
 #[cfg_attr(doc, doc(hidden))]
-pub mod pem;
+pub mod tls;
 
 #[cfg(feature = "redis")]
 #[cfg_attr(doc, doc(hidden))]

@@ -85,14 +85,7 @@ impl Failure {
                 WireError::Bind { .. } | WireError::Thread { .. } => Failure::UNAVAILABLE,
                 WireError::HeaderName { .. }
                 | WireError::RetryJitter { .. }
-                | WireError::Certificate
-                | WireError::PrivateKey
-                | WireError::ClientAuthority
-                | WireError::Tls { .. }
-                | WireError::Expired
-                | WireError::NotYetValid
-                | WireError::NotForServers
-                | WireError::AllowListWithoutAuthority => Failure::USAGE,
+                | WireError::Tls(_) => Failure::USAGE,
             },
             Failure::Bug(_) => Failure::BUG,
         }

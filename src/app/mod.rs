@@ -45,6 +45,7 @@ pub use serve::serve;
 use std::path::Path;
 
 use crate::settings::{self, DropIn, Notice, SettingValue, Settings, Sources, TextMap};
+use crate::tls::ClientCertificates;
 
 /// Validated settings, with the source of each value.
 #[derive(Clone, Debug)]
@@ -98,4 +99,18 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
 /// Returns [`Failure::File`] if the file cannot be read or exceeds 1 MiB.
 pub fn read_pem_file(path: &Path) -> Result<Vec<u8>, Failure> {
     Ok(files_and_env::read_secret_file(path)?.into_bytes())
+}
+
+/// Reads the PEM files of a TLS client: CA certificates, and the client's certificate chain and
+/// private key.
+fn read_certificates(
+    authority: Option<&Path>,
+    identity: Option<(&Path, &Path)>,
+) -> Result<ClientCertificates, Failure> {
+    let authority = authority.map(read_pem_file).transpose()?;
+    let identity = match identity {
+        Some((chain, key)) => Some((read_pem_file(chain)?, read_pem_file(key)?)),
+        None => None,
+    };
+    Ok(ClientCertificates { authority, identity, skip_hostname: false })
 }

@@ -21,7 +21,7 @@ use tonic::metadata::{MetadataKey, MetadataValue};
 use tonic::{Code, Request, Response};
 
 use super::backoff::{Backoff, BackoffConfig};
-use super::connection::{ConnectionConfig, TlsMaterial};
+use super::connection::ConnectionConfig;
 use super::discovery_response::DiscoveryResponse;
 use super::exchange::{AckOrNack, Exchange};
 use super::last_good::{LastGood, Rejection, escape_and_truncate};
@@ -32,6 +32,7 @@ use super::status::ControlPlaneStatus;
 use crate::clock::Clock;
 use crate::domain::with_causes;
 use crate::policy::PolicyDefaults;
+use crate::tls::ClientCertificates;
 
 /// Interval at which the client checks for changed certificates and defaults. A stream that has
 /// been open for this long counts as connected even if the control plane has sent nothing.
@@ -114,7 +115,7 @@ struct Session<R> {
     exchange: Exchange,
     backoff: Backoff,
     /// Certificates of the current connection.
-    material: Option<TlsMaterial>,
+    certificates: Option<ClientCertificates>,
     defaults: PolicyDefaults,
     /// Whether any policy has been activated.
     is_active: bool,
@@ -134,7 +135,7 @@ impl Client {
             last_good,
             exchange: Exchange::default(),
             backoff,
-            material: None,
+            certificates: None,
             defaults: self.read_defaults().unwrap_or_default(),
             is_active: false,
             receiver,
@@ -161,8 +162,8 @@ impl Client {
         self.defaults.as_ref().and_then(|read| read())
     }
 
-    fn read_tls_material(&self) -> Option<TlsMaterial> {
-        self.connection.tls.as_ref().and_then(|tls| (tls.read)())
+    fn read_certificates(&self) -> Option<ClientCertificates> {
+        self.connection.tls.as_ref().and_then(|tls| tls.read.read())
     }
 
     /// Returns the first request of a stream. Its version is empty, because a restarted control
@@ -200,8 +201,8 @@ impl<R: PolicyReceiver> Session<R> {
     /// ends.
     async fn run_stream(&mut self) -> StreamEnd {
         // If the files cannot be read at the moment, the former certificates may still do.
-        self.material = self.client.read_tls_material().or(self.material.take());
-        let connected = self.client.connection.connect(self.material.as_ref()).await;
+        self.certificates = self.client.read_certificates().or(self.certificates.take());
+        let connected = self.client.connection.connect(self.certificates.as_ref()).await;
         let (channel, socket_error) = match connected {
             Ok(connected) => connected,
             Err(error) => return StreamEnd::Failed(error),
@@ -329,8 +330,8 @@ impl<R: PolicyReceiver> Session<R> {
     /// Applies changed defaults to `last_good`.
     fn check_for_changes(&mut self) -> bool {
         let mut changed = false;
-        if let Some(material) = self.client.read_tls_material() {
-            let differs = self.material.as_ref() != Some(&material);
+        if let Some(certificates) = self.client.read_certificates() {
+            let differs = self.certificates.as_ref() != Some(&certificates);
             if differs {
                 tracing::info!("certificates of the control plane have changed, connecting again");
             }

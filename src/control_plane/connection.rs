@@ -7,7 +7,6 @@
 //!
 //! Not here: the messages on the stream (`client`), reading files (`app`).
 
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -17,10 +16,7 @@ use std::time::Duration;
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
-use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -29,7 +25,7 @@ use tonic::transport::{Channel, Endpoint};
 use tower_service::Service;
 
 use crate::domain::with_causes;
-use crate::pem::{parse_certificates, trusted_certificates};
+use crate::tls::{CertificateReader, ClientCertificates};
 
 /// Number of unanswered TCP keepalive probes after which a connection counts as lost.
 const KEEPALIVE_RETRIES: u32 = 3;
@@ -52,33 +48,12 @@ pub struct ConnectionConfig {
 }
 
 /// TLS configuration of the connection to a control plane.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct TlsConfig {
     /// Name that the control plane's certificate must contain; `None` means the host name.
     pub server_name: Option<String>,
-    /// Function that returns the current certificates, or `None` while they cannot be read.
-    pub read: Arc<dyn Fn() -> Option<TlsMaterial> + Send + Sync>,
-}
-
-impl fmt::Debug for TlsConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TlsConfig").field("server_name", &self.server_name).finish_non_exhaustive()
-    }
-}
-
-/// Certificates and private key for a TLS connection, as PEM text.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct TlsMaterial {
-    /// CA certificates that verify the control plane; `None` means the system's CAs.
-    pub authority: Option<Vec<u8>>,
-    /// Certificate chain and private key of the client; `None` sends no certificate.
-    pub identity: Option<(Vec<u8>, Vec<u8>)>,
-}
-
-impl fmt::Debug for TlsMaterial {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TlsMaterial(..)")
-    }
+    /// Reader of the current certificates.
+    pub read: CertificateReader,
 }
 
 /// First I/O error on a connection's socket, or `None`. Shared by the socket and the client.
@@ -99,15 +74,14 @@ impl SocketError {
 }
 
 impl ConnectionConfig {
-    /// Connects to the control plane with the certificates in `material`. Returns the channel and a
-    /// handle to the first error of its socket.
+    /// Connects to the control plane with these certificates. Returns the channel and a handle to the first error of its socket.
     ///
     /// # Errors
     ///
     /// Returns a message with the chain of causes.
     pub(crate) async fn connect(
         &self,
-        material: Option<&TlsMaterial>,
+        certificates: Option<&ClientCertificates>,
     ) -> Result<(Channel, SocketError), String> {
         let host = &self.host;
         let authority = match host.contains(':') {
@@ -122,14 +96,15 @@ impl ConnectionConfig {
         let endpoint = Endpoint::from_shared(format!("http://{authority}"))
             .map_err(|error| with_causes(&error))?
             .origin(origin);
-        let tls = match (&self.tls, material) {
-            (Some(tls), material) => {
+        let tls = match &self.tls {
+            Some(tls) => {
                 let name = tls.server_name.clone().unwrap_or_else(|| host.clone());
                 let name = ServerName::try_from(name).map_err(|error| error.to_string())?;
-                let material = material.cloned().unwrap_or_default();
-                Some((TlsConnector::from(build_client_config(&material)?), name))
+                let certificates = certificates.cloned().unwrap_or_default();
+                let config = certificates.build_config("h2").map_err(|error| error.to_string())?;
+                Some((TlsConnector::from(config), name))
             }
-            (None, _) => None,
+            None => None,
         };
         let error = SocketError::default();
         let connector = Connector {
@@ -145,31 +120,6 @@ impl ConnectionConfig {
             Err(_) => Err(format!("no connection within {:?}", self.connect_timeout)),
         }
     }
-}
-
-fn build_client_config(material: &TlsMaterial) -> Result<Arc<ClientConfig>, String> {
-    let mut roots = RootCertStore::empty();
-    let trusted = trusted_certificates(material.authority.as_deref())
-        .ok_or("the CA of the control plane is not PEM")?;
-    if roots.add_parsable_certificates(trusted).0 == 0 {
-        return Err("there is no CA that could verify the control plane".to_owned());
-    }
-    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
-        .with_root_certificates(roots);
-    let mut config = match &material.identity {
-        Some((chain, key)) => {
-            let key = PrivateKeyDer::from_pem_slice(key)
-                .map_err(|error| format!("the private key for the control plane: {error}"))?;
-            let chain = parse_certificates(chain)
-                .ok_or("the client certificate for the control plane is not PEM")?;
-            builder.with_client_auth_cert(chain, key).map_err(|error| error.to_string())?
-        }
-        None => builder.with_no_client_auth(),
-    };
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    Ok(Arc::new(config))
 }
 
 /// Connector that opens the socket of a channel, with TLS if configured.

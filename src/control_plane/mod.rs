@@ -28,7 +28,7 @@ mod status;
 
 pub use backoff::BackoffConfig;
 pub use client::{Client, PolicyReceiver, ReadDefaults, ResponseEffect};
-pub use connection::{ConnectionConfig, TlsConfig, TlsMaterial};
+pub use connection::{ConnectionConfig, TlsConfig};
 pub use exchange::{AckOrNack, Exchange};
 pub use last_good::{DomainUpdate, LastGood, RESOURCES_MAX, RawResource, Rejection};
 pub use status::{ControlPlaneState, ControlPlaneStatus};

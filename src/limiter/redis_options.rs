@@ -14,9 +14,10 @@ use crate::policy::Secret;
 use crate::resilience::deadline::BUDGET_DEFAULT;
 use crate::resilience::stack::StackConfig;
 use crate::store::redis::client::config::{
-    Address, Auth, MonotonicClock, Password, RedisConfig, Tls, TopologyConfig,
+    Address, Auth, MonotonicClock, Password, RedisConfig, TopologyConfig,
 };
 use crate::store::redis::keys::{Prefix, key_format};
+use crate::tls::ClientCertificates;
 
 /// Allowed range of the time that a call may wait for Redis. The setting `--store-budget` has the
 /// same range.
@@ -137,7 +138,8 @@ impl RedisOptions {
 
     /// Connects over TLS and trusts only the given CA certificates, as PEM text.
     pub fn tls_ca(mut self, pem: impl Into<Vec<u8>>) -> RedisOptions {
-        self.client.tls.get_or_insert_with(Tls::default).ca = Some(pem.into());
+        self.client.tls.get_or_insert_with(ClientCertificates::default).authority =
+            Some(pem.into());
         self
     }
 
@@ -148,8 +150,8 @@ impl RedisOptions {
         chain_pem: impl Into<Vec<u8>>,
         key_pem: impl Into<Vec<u8>>,
     ) -> RedisOptions {
-        let client = Some((chain_pem.into(), key_pem.into()));
-        self.client.tls.get_or_insert_with(Tls::default).client = client;
+        let identity = Some((chain_pem.into(), key_pem.into()));
+        self.client.tls.get_or_insert_with(ClientCertificates::default).identity = identity;
         self
     }
 

@@ -18,6 +18,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer as _;
 
 use crate::domain::Permissions;
+use crate::tls::TlsError;
 
 /// Value of [`Grant::domain`] that matches every domain.
 pub const EVERY_DOMAIN: &str = "*";
@@ -161,17 +162,6 @@ pub(crate) enum CertificateRole {
     Client,
 }
 
-/// Reason why a certificate cannot be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CertificateDefect {
-    Malformed,
-    Expired,
-    NotYetValid,
-    /// Extended key usage that does not permit the role in which the certificate is used: server or
-    /// client.
-    WrongRole,
-}
-
 /// Checks that a certificate is valid at `now_secs`, in seconds since the Unix epoch, and that its
 /// extended key usage permits the role. Without this extension, a certificate permits every role.
 ///
@@ -182,23 +172,23 @@ pub(crate) fn check_usable(
     certificate: &CertificateDer<'_>,
     role: CertificateRole,
     now_secs: u64,
-) -> Result<(), CertificateDefect> {
+) -> Result<(), TlsError> {
     let (_, certificate) =
-        X509Certificate::from_der(certificate).map_err(|_| CertificateDefect::Malformed)?;
+        X509Certificate::from_der(certificate).map_err(|_| TlsError::Certificate)?;
     let validity = certificate.validity();
     let now = i64::try_from(now_secs).unwrap_or(i64::MAX);
     if validity.not_after.timestamp() <= now {
-        return Err(CertificateDefect::Expired);
+        return Err(TlsError::Expired);
     }
     if validity.not_before.timestamp() > now {
-        return Err(CertificateDefect::NotYetValid);
+        return Err(TlsError::NotYetValid);
     }
-    let usage = certificate.extended_key_usage().map_err(|_| CertificateDefect::Malformed)?;
+    let usage = certificate.extended_key_usage().map_err(|_| TlsError::Certificate)?;
     let permitted = usage.is_none_or(|usage| match role {
         CertificateRole::Server => usage.value.any || usage.value.server_auth,
         CertificateRole::Client => usage.value.any || usage.value.client_auth,
     });
-    if permitted { Ok(()) } else { Err(CertificateDefect::WrongRole) }
+    if permitted { Ok(()) } else { Err(TlsError::WrongUsage) }
 }
 
 /// Returns the time at which a certificate expires, in seconds since the Unix epoch; `None` if the
@@ -230,10 +220,10 @@ mod tests {
         });
         let (begin, end) = (1_546_300_800, 1_577_836_800);
         let usable_at = |now| check_usable(&certificate, CertificateRole::Client, now);
-        assert_eq!(usable_at(begin - 1), Err(CertificateDefect::NotYetValid));
+        assert_eq!(usable_at(begin - 1), Err(TlsError::NotYetValid));
         assert_eq!(usable_at(begin), Ok(()));
         assert_eq!(usable_at(end - 1), Ok(()));
-        assert_eq!(usable_at(end), Err(CertificateDefect::Expired));
+        assert_eq!(usable_at(end), Err(TlsError::Expired));
         assert_eq!(expires_secs(&certificate), Some(end));
     }
 
@@ -249,7 +239,7 @@ mod tests {
             let certificate = certificate(|params| params.extended_key_usages = purposes);
             for role in [server, client] {
                 let usable = check_usable(&certificate, role, 1_700_000_000);
-                let wrong = Err(CertificateDefect::WrongRole);
+                let wrong = Err(TlsError::WrongUsage);
                 let expected = if permitted.contains(&role) { Ok(()) } else { wrong };
                 assert_eq!(usable, expected, "{role:?} of {permitted:?}");
             }

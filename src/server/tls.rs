@@ -10,8 +10,7 @@ use std::sync::atomic::Ordering;
 use arc_swap::ArcSwap;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{
@@ -23,10 +22,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::authz;
-use super::authz::{Caller, CertificateDefect, CertificateRole, Grant, TlsCounters};
+use super::authz::{Caller, CertificateRole, Grant, TlsCounters};
 use crate::domain::Micros;
-use crate::pem::parse_certificates;
-use crate::wire::WireError;
+use crate::tls::{TlsError, parse_certificates, parse_identity};
 
 /// Input for the TLS configuration of the gRPC port: the server's certificate and private key, and
 /// the rules for client certificates.
@@ -84,8 +82,8 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// Returns a [`WireError`] that states which input is unusable.
-    pub fn new(material: &TlsMaterial) -> Result<Self, WireError> {
+    /// Returns a [`TlsError`] that states which input is unusable.
+    pub fn new(material: &TlsMaterial) -> Result<Self, TlsError> {
         let active = ActiveConfig::build(material)?;
         let counters = Arc::new(TlsCounters::default());
         counters.expires_secs.store(active.expires_secs, Ordering::Relaxed);
@@ -97,27 +95,16 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// Returns any error of [`Tls::new`]. Returns [`WireError::Expired`],
-    /// [`WireError::NotYetValid`], or [`WireError::NotForServers`] if callers would reject the
+    /// Returns any error of [`Tls::new`]. Returns [`TlsError::Expired`],
+    /// [`TlsError::NotYetValid`], or [`TlsError::WrongUsage`] if callers would reject the
     /// certificate at `now`.
-    pub fn replace(&self, material: &TlsMaterial, now: Micros) -> Result<(), WireError> {
-        let replaced = ActiveConfig::build(material).and_then(|active| {
-            match authz::check_usable(&active.leaf, CertificateRole::Server, now.0 / 1_000_000) {
-                Ok(()) => Ok(active),
-                Err(CertificateDefect::Malformed) => Err(WireError::Certificate),
-                Err(CertificateDefect::Expired) => Err(WireError::Expired),
-                Err(CertificateDefect::NotYetValid) => Err(WireError::NotYetValid),
-                Err(CertificateDefect::WrongRole) => Err(WireError::NotForServers),
-            }
+    pub fn replace(&self, material: &TlsMaterial, now: Micros) -> Result<(), TlsError> {
+        let outcome = ActiveConfig::build(material).and_then(|active| {
+            authz::check_usable(&active.leaf, CertificateRole::Server, now.0 / 1_000_000)?;
+            self.counters.expires_secs.store(active.expires_secs, Ordering::Relaxed);
+            self.active_config.store(Arc::new(active));
+            Ok(())
         });
-        let outcome = match replaced {
-            Ok(active) => {
-                self.counters.expires_secs.store(active.expires_secs, Ordering::Relaxed);
-                self.active_config.store(Arc::new(active));
-                Ok(())
-            }
-            Err(error) => Err(error),
-        };
         self.count_reload(outcome.is_ok());
         outcome
     }
@@ -150,17 +137,13 @@ impl Tls {
 }
 
 impl ActiveConfig {
-    fn build(material: &TlsMaterial) -> Result<ActiveConfig, WireError> {
-        let rejected = |source| WireError::Tls { source };
+    fn build(material: &TlsMaterial) -> Result<ActiveConfig, TlsError> {
         let provider = Arc::new(ring::default_provider());
-        let chain = parse_certificates(&material.certificate).ok_or(WireError::Certificate)?;
-        let leaf = chain.first().cloned().ok_or(WireError::Certificate)?;
-        let expires_secs = authz::expires_secs(&leaf).ok_or(WireError::Certificate)?;
-        let key = PrivateKeyDer::from_pem_slice(&material.private_key)
-            .map_err(|_| WireError::PrivateKey)?;
+        let (chain, key) = parse_identity(&material.certificate, &material.private_key)?;
+        let leaf = chain.first().cloned().ok_or(TlsError::Certificate)?;
+        let expires_secs = authz::expires_secs(&leaf).ok_or(TlsError::Certificate)?;
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()
-            .map_err(rejected)?;
+            .with_safe_default_protocol_versions()?;
         let builder = match &material.client_authority {
             Some(authority) => {
                 let verifier = build_verifier(authority, &material.allowed_callers, provider)?;
@@ -169,9 +152,9 @@ impl ActiveConfig {
             None if material.allowed_callers.is_empty() && material.grants.is_empty() => {
                 builder.with_no_client_auth()
             }
-            None => return Err(WireError::AllowListWithoutAuthority),
+            None => return Err(TlsError::AllowListWithoutAuthority),
         };
-        let mut config = builder.with_single_cert(chain, key).map_err(rejected)?;
+        let mut config = builder.with_single_cert(chain, key)?;
         config.alpn_protocols = vec![b"h2".to_vec()];
         // No session resumption: a resumed session skips the check of the client certificate, so an
         // expired one would stay valid. Full handshakes are cheap here: Envoy reconnects once a
@@ -192,15 +175,15 @@ fn build_verifier(
     authority: &[u8],
     allowed: &[String],
     provider: Arc<CryptoProvider>,
-) -> Result<Arc<dyn ClientCertVerifier>, WireError> {
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let mut roots = RootCertStore::empty();
-    let trusted = parse_certificates(authority).ok_or(WireError::ClientAuthority)?;
+    let trusted = parse_certificates(authority).ok_or(TlsError::Authority)?;
     for certificate in &trusted {
-        roots.add(certificate.clone()).map_err(|source| WireError::Tls { source })?;
+        roots.add(certificate.clone())?;
     }
     let signature_verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
         .build()
-        .map_err(|_| WireError::ClientAuthority)?;
+        .map_err(|_| TlsError::Authority)?;
     Ok(Arc::new(CallerVerifier {
         signature_verifier,
         trusted_certificates: trusted,
@@ -308,7 +291,7 @@ mod tests {
         let now = Micros::from_secs(1_700_000_000);
         tls.replace(&valid_until(2045), now).unwrap();
         assert_eq!(reported(), [2_366_841_600, 1, 0]);
-        assert!(matches!(tls.replace(&valid_until(2020), now), Err(WireError::Expired)));
+        assert!(matches!(tls.replace(&valid_until(2020), now), Err(TlsError::Expired)));
         assert_eq!(reported(), [2_366_841_600, 1, 1]);
     }
 

@@ -5,6 +5,8 @@
 
 use std::io;
 
+use crate::tls::TlsError;
+
 /// Error of the gRPC server at startup, or of a certificate reload.
 #[derive(Debug)]
 pub enum WireError {
@@ -33,26 +35,8 @@ pub enum WireError {
         /// Jitter in percent, as configured.
         percent: u8,
     },
-    /// The server certificate file is not PEM, or contains no certificate or a malformed one.
-    Certificate,
-    /// The server key file is not a PEM private key.
-    PrivateKey,
-    /// The CA file for client certificates is not PEM or contains no certificate.
-    ClientAuthority,
-    /// The key does not match the certificate, or rustls does not support one of them.
-    Tls {
-        /// Error that rustls returned.
-        source: rustls::Error,
-    },
-    /// The server certificate to reload has already expired, so the old one stays in use.
-    Expired,
-    /// The server certificate to reload is not valid yet, so the old one stays in use.
-    NotYetValid,
-    /// The server certificate to reload does not permit server authentication (extended key
-    /// usage), so the old one stays in use.
-    NotForServers,
-    /// Allowed callers or grants are configured without a CA for verifying client certificates.
-    AllowListWithoutAuthority,
+    /// The certificates or the private key of the server cannot be used.
+    Tls(TlsError),
 }
 
 /// Reason why a configured header name is not allowed.
@@ -97,34 +81,7 @@ impl std::fmt::Display for WireError {
             WireError::RetryJitter { percent } => {
                 write!(f, "a spread of {percent} % is above 100 %")
             }
-            WireError::Certificate => {
-                f.write_str(
-                    "no PEM certificate in it (no -----BEGIN CERTIFICATE-----): give the PEM file of \
-                     the certificate; `openssl x509 -inform der -in FILE -out cert.pem` converts DER",
-                )
-            }
-            WireError::PrivateKey => {
-                f.write_str(
-                    "no PEM private key in it (no -----BEGIN PRIVATE KEY-----): give the PEM file of \
-                     the key; `openssl pkey -inform der -in FILE -out key.pem` converts DER",
-                )
-            }
-            WireError::ClientAuthority => {
-                f.write_str("the CA file for client certificates is not a PEM list of certificates: give the PEM \
-                     file of the CA")
-            }
-            WireError::Tls { source: rustls::Error::InconsistentKeys(_) } => {
-                f.write_str("the private key is not that of the certificate; give both of one pair")
-            }
-            WireError::Tls { source } => write!(f, "certificate and key cannot be used: {source}"),
-            WireError::Expired => f.write_str("the certificate has expired"),
-            WireError::NotYetValid => f.write_str("the certificate is not valid yet"),
-            WireError::NotForServers => {
-                f.write_str("the certificate is not for servers (extended key usage)")
-            }
-            WireError::AllowListWithoutAuthority => {
-                f.write_str("allowed callers and grants need a CA for client certificates")
-            }
+            WireError::Tls(error) => error.fmt(f),
         }
     }
 }
@@ -133,17 +90,9 @@ impl std::error::Error for WireError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             WireError::Bind { source, .. } | WireError::Thread { source } => Some(source),
-            WireError::Tls { source: rustls::Error::InconsistentKeys(_) } => None,
-            WireError::Tls { source } => Some(source),
-            WireError::HeaderName { .. }
-            | WireError::RetryJitter { .. }
-            | WireError::Certificate
-            | WireError::PrivateKey
-            | WireError::ClientAuthority
-            | WireError::Expired
-            | WireError::NotYetValid
-            | WireError::NotForServers
-            | WireError::AllowListWithoutAuthority => None,
+            WireError::HeaderName { .. } | WireError::RetryJitter { .. } | WireError::Tls(_) => {
+                None
+            }
         }
     }
 }

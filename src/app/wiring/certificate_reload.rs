@@ -17,6 +17,7 @@ use crate::app::watcher_thread::WatcherSignals;
 use crate::clock::Clock;
 use crate::server::{Grant, Tls, TlsMaterial};
 use crate::settings::{DomainGrant, Settings};
+use crate::tls::TlsError;
 use crate::wire::WireError;
 
 /// Reloader that replaces the certificate, the private key, and the client CA of the gRPC port when
@@ -94,7 +95,8 @@ impl CertificateReloader {
         self.handled = state;
         let replaced = match read {
             Ok(Some(material)) => {
-                self.tls.replace(&material, Clock::System.now()).map_err(Failure::from)
+                let replaced = self.tls.replace(&material, Clock::System.now());
+                replaced.map_err(|error| Failure::Wire(WireError::Tls(error)))
             }
             Ok(None) => return,
             Err(failure) => {
@@ -122,7 +124,7 @@ fn read_pem(flag: &str, path: &Path) -> Result<Vec<u8>, Failure> {
 }
 
 /// Converts a TLS error into a failure that names the affected flags and files.
-fn tls_failure(settings: &Settings, material: &TlsMaterial, error: WireError) -> Failure {
+fn tls_failure(settings: &Settings, material: &TlsMaterial, error: TlsError) -> Failure {
     let named = |flag: &str, path: &Option<PathBuf>| {
         path.as_deref().map(|path| format!("{flag} {}", escape_path(path)))
     };
@@ -130,18 +132,18 @@ fn tls_failure(settings: &Settings, material: &TlsMaterial, error: WireError) ->
     let key = named("--grpc-server-tls-key", &settings.grpc_server_tls_key);
     let authority = named("--grpc-client-tls-cacert", &settings.grpc_client_tls_cacert);
     let files: Vec<String> = match error {
-        WireError::Certificate => certificate.into_iter().collect(),
-        WireError::PrivateKey => key.into_iter().collect(),
-        WireError::ClientAuthority => authority.into_iter().collect(),
+        TlsError::Certificate => certificate.into_iter().collect(),
+        TlsError::PrivateKey => key.into_iter().collect(),
+        TlsError::Authority => authority.into_iter().collect(),
         _ => certificate.into_iter().chain(key).collect(),
     };
     let holds_key = String::from_utf8_lossy(&material.certificate).contains("PRIVATE KEY-----");
     let error = match error {
-        WireError::Certificate if holds_key => Failure::Usage(
+        TlsError::Certificate if holds_key => Failure::Usage(
             "it holds a private key: are --grpc-server-tls-cert and --grpc-server-tls-key swapped?"
                 .to_owned(),
         ),
-        error => Failure::Wire(error),
+        error => Failure::Wire(WireError::Tls(error)),
     };
     Failure::Certificate { files: files.join(", "), error: Box::new(error) }
 }

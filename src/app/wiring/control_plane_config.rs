@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use crate::app::exit_codes::Failure;
 use crate::app::policy_files::read_policy_defaults;
-use crate::app::read_pem_file;
+use crate::app::read_certificates;
 use crate::app::watcher_thread::WatchedValue;
 use crate::control_plane::{
     BackoffConfig, Client, ConnectionConfig, ControlPlaneStatus, ReadDefaults, TlsConfig,
-    TlsMaterial,
 };
 use crate::settings::Settings;
+use crate::tls::CertificateReader;
 
 /// Builds the control plane client from the settings.
 ///
@@ -31,7 +31,7 @@ pub(crate) fn build_client(
     let tls = match settings.xds_tls {
         true => Some(TlsConfig {
             server_name: (!san.is_empty()).then(|| san.clone()),
-            read: watch_tls_material(settings)?,
+            read: watch_certificates(settings)?,
         }),
         false => None,
     };
@@ -63,22 +63,16 @@ pub(crate) fn build_client(
     })
 }
 
-/// Starts a thread that reads the control plane client's certificates every second. Returns a
-/// function that provides the result of the last read: the certificates, or `None` if the read
-/// failed.
-fn watch_tls_material(
-    settings: &Settings,
-) -> Result<Arc<dyn Fn() -> Option<TlsMaterial> + Send + Sync>, Failure> {
+/// Starts a thread that reads the control plane client's certificates every second.
+fn watch_certificates(settings: &Settings) -> Result<CertificateReader, Failure> {
     let settings = settings.clone();
     let read = move || {
-        let pem = |path: &Option<_>| path.as_deref().map(read_pem_file).transpose();
-        let chain = pem(&settings.xds_tls_cert)?;
-        let key = pem(&settings.xds_tls_key)?;
-        Ok(TlsMaterial { authority: pem(&settings.xds_tls_cacert)?, identity: chain.zip(key) })
+        let identity = settings.xds_tls_cert.as_deref().zip(settings.xds_tls_key.as_deref());
+        read_certificates(settings.xds_tls_cacert.as_deref(), identity)
     };
     let on_failure = |error: &Failure| tracing::error!(%error, "cannot read the certificates for the control plane");
     let latest = WatchedValue::start("xds-tls", read, on_failure)?;
-    Ok(Arc::new(move || latest.get()))
+    Ok(CertificateReader::new(move || latest.get()))
 }
 
 /// Starts a thread that reads the policy defaults every second. Returns a function that provides

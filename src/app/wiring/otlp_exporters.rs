@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::app::exit_codes::Failure;
+use crate::app::read_certificates;
 use crate::clock::Clock;
 use crate::settings::{OtlpProtocol, OtlpSettings, Settings};
 use crate::telemetry::otlp::{
@@ -108,6 +109,6 @@ fn target(otlp: &OtlpSettings, endpoint: &str) -> Result<OtlpTarget, Failure> {
         endpoint: endpoint.to_owned(),
         headers: otlp.headers(),
         timeout: otlp.timeout,
-        ca: otlp.certificate.as_deref().map(crate::app::read_pem_file).transpose()?,
+        certificates: read_certificates(otlp.certificate.as_deref(), None)?,
     })
 }

@@ -3,13 +3,13 @@
 //!
 //! `settings` parses the settings; `store::redis` makes the connections.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
 use crate::app::exit_codes::Failure;
 use crate::app::files_and_env::read_secret_file;
+use crate::app::read_certificates;
 use crate::app::watcher_thread::WatchedValue;
 use crate::clock::Clock;
 use crate::policy::Secret;
@@ -17,10 +17,9 @@ use crate::settings::{
     RedisAddress, RedisSettings, RedisTls, RedisTopology, SecretText, parse_login,
 };
 use crate::store::redis::client::config;
-use crate::store::redis::client::config::{
-    Address, Auth, MonotonicClock, Password, RedisConfig, Tls, TlsReloader,
-};
+use crate::store::redis::client::config::{Address, Auth, MonotonicClock, Password, RedisConfig};
 use crate::store::redis::keys::{Prefix, key_format};
+use crate::tls::{CertificateReader, ClientCertificates};
 
 /// Returns the configuration of the Redis client. Connections run on `worker_runtimes`, so that
 /// each worker's calls can use a connection on the worker's own runtime.
@@ -110,24 +109,18 @@ fn auth(settings: &RedisSettings) -> Result<Auth, Failure> {
     })
 }
 
-/// Returns the reloader of the Redis certificates. A background thread rereads the certificate
-/// files every second.
-fn tls_reloader(settings: RedisTls) -> Result<TlsReloader, Failure> {
+/// Returns the reader of the Redis certificates. A background thread rereads the certificate files
+/// every second.
+fn tls_reloader(settings: RedisTls) -> Result<CertificateReader, Failure> {
     let on_failure =
         |error: &Failure| tracing::error!(%error, "cannot read the Redis certificates");
     let latest = WatchedValue::start("redis-tls", move || read_tls(&settings), on_failure)?;
-    Ok(TlsReloader::new(move || latest.get()))
+    Ok(CertificateReader::new(move || latest.get()))
 }
 
-fn read_tls(settings: &RedisTls) -> Result<Tls, Failure> {
-    let pem = |path: &Path| crate::app::read_pem_file(path);
-    let client = match &settings.client {
-        Some((chain, key)) => Some((pem(chain)?, pem(key)?)),
-        None => None,
-    };
-    Ok(Tls {
-        ca: settings.ca.as_deref().map(pem).transpose()?,
-        client,
-        skip_hostname: settings.skip_hostname_verification,
-    })
+fn read_tls(settings: &RedisTls) -> Result<ClientCertificates, Failure> {
+    let RedisTls { ca, client, skip_hostname_verification } = settings;
+    let client = client.as_ref().map(|(chain, key)| (chain.as_path(), key.as_path()));
+    let certificates = read_certificates(ca.as_deref(), client)?;
+    Ok(ClientCertificates { skip_hostname: *skip_hostname_verification, ..certificates })
 }

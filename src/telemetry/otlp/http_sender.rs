@@ -14,16 +14,13 @@ use http::{Method, Request, StatusCode, Uri};
 use http_body_util::Full;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use rustls::crypto::ring;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio_rustls::TlsConnector;
 
 use super::{OtlpError, OtlpTarget};
-use crate::pem::trusted_certificates;
 
 /// Maximum size of the headers of a collector's response, 64 KiB. The body of the response is not
 /// read.
@@ -92,7 +89,9 @@ impl HttpSender {
             Some("http") => (80, None),
             Some("https") => {
                 let name = ServerName::try_from(bare.clone()).map_err(|_| invalid())?;
-                (443, Some((build_tls_connector(target.ca.as_deref())?, name)))
+                let config = target.certificates.build_config("http/1.1");
+                let config = config.map_err(|error| OtlpError::Tls(error.to_string()))?;
+                (443, Some((TlsConnector::from(config), name)))
             }
             _ => return Err(invalid()),
         };
@@ -178,26 +177,4 @@ fn build_header_map(pairs: &[(String, String)]) -> Result<HeaderMap, OtlpError> 
         headers.insert(key, HeaderValue::from_str(value).map_err(|_| invalid())?);
     }
     Ok(headers)
-}
-
-/// Returns a TLS client that trusts the CAs in `ca`, or the system's CAs if `ca` is `None`.
-/// Returns an error if `ca` is not a list of valid PEM certificates.
-fn build_tls_connector(ca: Option<&[u8]>) -> Result<TlsConnector, OtlpError> {
-    let rejected = |error: rustls::Error| OtlpError::Tls(error.to_string());
-    let mut roots = RootCertStore::empty();
-    let malformed = || OtlpError::Tls("the CA file is not a PEM list".to_owned());
-    for certificate in trusted_certificates(ca).ok_or_else(malformed)? {
-        let added = roots.add(certificate);
-        // Without any system CA, every handshake fails, which the export reports.
-        if ca.is_some() {
-            added.map_err(rejected)?;
-        }
-    }
-    let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(rejected)?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(TlsConnector::from(Arc::new(config)))
 }

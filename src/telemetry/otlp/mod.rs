@@ -21,6 +21,7 @@ use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
 use super::metric::{MetricFamily, MetricSource, MetricValue, counter};
+use crate::tls::ClientCertificates;
 
 /// Protocol between this process and the collector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,9 +45,8 @@ pub struct OtlpTarget {
     pub headers: Vec<(String, String)>,
     /// Timeout for connecting and for each request.
     pub timeout: Duration,
-    /// CA certificates that verify the collector's certificate, as PEM text; `None` uses the
-    /// system's CAs.
-    pub ca: Option<Vec<u8>>,
+    /// CA certificates that verify the collector's certificate.
+    pub certificates: ClientCertificates,
 }
 
 /// OpenTelemetry resource attributes that identify this process to the collector.
@@ -104,7 +104,7 @@ impl OtlpTarget {
             .timeout(self.timeout);
         let tls = match endpoint.uri().scheme_str() {
             Some("http") => return Ok(endpoint.connect_lazy()),
-            Some("https") => match &self.ca {
+            Some("https") => match &self.certificates.authority {
                 Some(pem) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)),
                 None => ClientTlsConfig::new().with_native_roots(),
             },

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::support::grpc_client::{CallError, Client, ClientSettings, ClientTls};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
 use tidegate::server::{Tls, TlsMaterial};
-use tidegate::wire::WireError;
+use tidegate::tls::TlsError;
 use tokio::io::AsyncReadExt as _;
 
 use super::test_server::{NOW, Server, Wanted, question, soon, until};
@@ -126,7 +126,7 @@ async fn material_is_replaced_while_serving_and_bad_material_is_not_taken() {
     let (server, tls) = start(&old.serves(&[]));
     assert!(may_ask(&server, &old, Some(old.signs("a.test"))).await);
     let bad = TlsMaterial { private_key: b"nonsense".to_vec(), ..new.serves(&[]) };
-    assert!(matches!(tls.replace(&bad, NOW), Err(WireError::PrivateKey)));
+    assert!(matches!(tls.replace(&bad, NOW), Err(TlsError::PrivateKey)));
     assert!(may_ask(&server, &old, Some(old.signs("a.test"))).await);
     tls.replace(&new.serves(&[]), NOW).unwrap();
     assert!(!may_ask(&server, &old, Some(old.signs("a.test"))).await);
@@ -142,17 +142,17 @@ fn material_that_cannot_be_used_is_named() {
         change(&mut material);
         Tls::new(&material).unwrap_err()
     };
-    assert!(matches!(error(|m| m.certificate.clear()), WireError::Certificate));
-    assert!(matches!(error(|m| m.private_key.clear()), WireError::PrivateKey));
-    assert!(matches!(error(|m| m.client_authority = Some(vec![])), WireError::ClientAuthority));
+    assert!(matches!(error(|m| m.certificate.clear()), TlsError::Certificate));
+    assert!(matches!(error(|m| m.private_key.clear()), TlsError::PrivateKey));
+    assert!(matches!(error(|m| m.client_authority = Some(vec![])), TlsError::Authority));
     let orphan = error(|m| {
         m.client_authority = None;
         m.allowed_callers = vec!["a".to_owned()];
     });
-    assert!(matches!(orphan, WireError::AllowListWithoutAuthority));
+    assert!(matches!(orphan, TlsError::AllowListWithoutAuthority));
     let (_, other_key) = ours.signs("b.test");
     let mismatch = TlsMaterial { private_key: other_key, ..ours.serves(&[]) };
-    assert!(matches!(Tls::new(&mismatch), Err(WireError::Tls { .. })));
+    assert!(matches!(Tls::new(&mismatch), Err(TlsError::KeyMismatch)));
 }
 
 #[tokio::test]

@@ -120,12 +120,12 @@ async fn certificates_that_cannot_be_used_are_refused_and_the_old_ones_stay() {
         (
             Identity { certificate: half, ..one.clone() },
             &ours.certificate,
-            "no PEM certificate in it",
+            "no PEM certificate (no -----BEGIN",
         ),
         (
             Identity { key: String::new(), ..one.clone() },
             &ours.certificate,
-            "no PEM private key in it",
+            "no PEM private key (no -----BEGIN",
         ),
         (one.clone(), "", "not a PEM list"),
         (ours.signed_long_ago(SERVER), &ours.certificate, "has expired"),

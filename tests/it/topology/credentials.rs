@@ -9,10 +9,11 @@ use rcgen::{
 use redis::Value;
 use tidegate::domain::ExecutionStatus;
 use tidegate::store::redis::client::config::{
-    Address, Auth, Password, RedisConfig, RedisConfigError, Tls, TlsReloader, TopologyConfig,
+    Address, Auth, Password, RedisConfig, RedisConfigError, TopologyConfig,
 };
 use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::client::transport::{SendError, SendErrorKind};
+use tidegate::tls::{CertificateReader, ClientCertificates};
 
 use super::counting_load::{COUNT, Load, config, count_one, open, records, total};
 use crate::support::acl;
@@ -91,7 +92,7 @@ fn tls_server_with(authority: &str, identity: &Identity, dir: &tempfile::TempDir
     ])
 }
 
-fn over_tls(server: &Server, host: &str, tls: Tls) -> RedisConfig {
+fn over_tls(server: &Server, host: &str, tls: ClientCertificates) -> RedisConfig {
     RedisConfig {
         addresses: vec![Address::Tcp(host.into(), server.port)],
         tls: Some(tls),
@@ -119,18 +120,27 @@ async fn tls_works_with_a_private_authority_and_a_client_certificate() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let dir = tempfile::tempdir().unwrap();
     let server = tls_server(&ours, "localhost", &dir);
-    let good =
-        || Tls { ca: Some(ours.pem().into_bytes()), client: client(&ours), skip_hostname: false };
+    let good = || ClientCertificates {
+        authority: Some(ours.pem().into_bytes()),
+        identity: client(&ours),
+        skip_hostname: false,
+    };
     let connections = open(over_tls(&server, "localhost", good())).await;
     assert_eq!(count_one(&connections, "tg1z:{a}").await, Ok(Value::Int(1)));
 
-    let foreign = Tls { ca: Some(theirs.pem().into_bytes()), ..good() };
+    let foreign = ClientCertificates { authority: Some(theirs.pem().into_bytes()), ..good() };
     is_refused(over_tls(&server, "localhost", foreign)).await;
-    is_refused(over_tls(&server, "localhost", Tls { client: None, ..good() })).await;
-    is_refused(over_tls(&server, "localhost", Tls { client: client(&theirs), ..good() })).await;
+    is_refused(over_tls(&server, "localhost", ClientCertificates { identity: None, ..good() }))
+        .await;
+    is_refused(over_tls(
+        &server,
+        "localhost",
+        ClientCertificates { identity: client(&theirs), ..good() },
+    ))
+    .await;
 
     is_refused(over_tls(&server, "127.0.0.1", good())).await;
-    let careless = Tls { skip_hostname: true, ..good() };
+    let careless = ClientCertificates { skip_hostname: true, ..good() };
     let connections = open(over_tls(&server, "127.0.0.1", careless)).await;
     assert_eq!(count_one(&connections, "tg1z:{a}").await, Ok(Value::Int(2)));
 }
@@ -141,9 +151,9 @@ async fn tls_works_with_a_self_signed_certificate_that_is_itself_trusted() {
     let unknown = self_signed("localhost", &["-days", "2"]);
     let dir = tempfile::tempdir().unwrap();
     let server = tls_server_with(&ours.certificate, &ours, &dir);
-    let trusting = |trusted: &Identity| Tls {
-        ca: Some(trusted.certificate.clone().into_bytes()),
-        client: Some((ours.certificate.clone().into_bytes(), ours.key.clone().into_bytes())),
+    let trusting = |trusted: &Identity| ClientCertificates {
+        authority: Some(trusted.certificate.clone().into_bytes()),
+        identity: Some((ours.certificate.clone().into_bytes(), ours.key.clone().into_bytes())),
         skip_hostname: false,
     };
     let connections = open(over_tls(&server, "localhost", trusting(&ours))).await;
@@ -151,10 +161,10 @@ async fn tls_works_with_a_self_signed_certificate_that_is_itself_trusted() {
 
     is_refused(over_tls(&server, "localhost", trusting(&unknown))).await;
     is_refused(over_tls(&server, "127.0.0.1", trusting(&ours))).await;
-    let careless = Tls { skip_hostname: true, ..trusting(&ours) };
+    let careless = ClientCertificates { skip_hostname: true, ..trusting(&ours) };
     let connections = open(over_tls(&server, "127.0.0.1", careless)).await;
     assert_eq!(count_one(&connections, "tg1z:{a}").await, Ok(Value::Int(2)));
-    let careless = Tls { skip_hostname: true, ..trusting(&unknown) };
+    let careless = ClientCertificates { skip_hostname: true, ..trusting(&unknown) };
     is_refused(over_tls(&server, "localhost", careless)).await;
 
     let key = KeyPair::generate().unwrap();
@@ -172,11 +182,15 @@ async fn new_connections_use_replaced_certificates_and_invalid_ones_are_ignored(
     let (ours, theirs) = (Authority::new(), Authority::new());
     let dir = tempfile::tempdir().unwrap();
     let server = tls_server(&ours, "localhost", &dir);
-    let with = |client| Tls { ca: Some(ours.pem().into_bytes()), client, skip_hostname: false };
+    let with = |identity| ClientCertificates {
+        authority: Some(ours.pem().into_bytes()),
+        identity,
+        skip_hostname: false,
+    };
     let files = Arc::new(Mutex::new(Some(with(client(&ours)))));
     let asked = Arc::clone(&files);
     let config = RedisConfig {
-        tls_reloader: Some(TlsReloader::new(move || asked.lock().unwrap().clone())),
+        tls_reloader: Some(CertificateReader::new(move || asked.lock().unwrap().clone())),
         reply_timeout: Duration::from_millis(100),
         ..over_tls(&server, "localhost", with(client(&ours)))
     };
@@ -226,7 +240,10 @@ async fn new_connections_use_replaced_certificates_and_invalid_ones_are_ignored(
 
 #[tokio::test]
 async fn an_invalid_certificate_is_rejected_at_the_start() {
-    let tls = Tls { client: Some((b"no".to_vec(), b"key".to_vec())), ..Tls::default() };
+    let tls = ClientCertificates {
+        identity: Some((b"no".to_vec(), b"key".to_vec())),
+        ..ClientCertificates::default()
+    };
     let config = RedisConfig { tls: Some(tls), ..RedisConfig::default() };
     assert!(matches!(RedisClient::open(config, vec![&COUNT]), Err(RedisConfigError::Tls(_))));
     let config = RedisConfig { addresses: Vec::new(), ..RedisConfig::default() };

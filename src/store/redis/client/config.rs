@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::domain::Micros;
 use crate::store::redis::keys::Prefix;
+use crate::tls::{CertificateReader, ClientCertificates, TlsError};
 
 /// Default number of connections to each node. With 64 callers, four connections were no faster
 /// than two and used 13% more CPU in the client.
@@ -117,52 +118,6 @@ impl PartialEq for Password {
 
 impl Eq for Password {}
 
-/// TLS configuration for connections to Redis servers and sentinels.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Tls {
-    /// Trusted certificate authorities as PEM text; `None` means the operating system's certificate
-    /// authorities.
-    pub ca: Option<Vec<u8>>,
-    /// Client certificate chain and private key as PEM text; `None` means no client certificate.
-    pub client: Option<(Vec<u8>, Vec<u8>)>,
-    /// Whether to accept a valid certificate that was issued for a different host name.
-    pub skip_hostname: bool,
-}
-
-impl fmt::Debug for Tls {
-    /// Prints which fields are set, but never the private key.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls")
-            .field("own_ca", &self.ca.is_some())
-            .field("client_certificate", &self.client.is_some())
-            .field("skip_hostname", &self.skip_hostname)
-            .finish()
-    }
-}
-
-/// Function that returns the certificates. It is called before each new connection, so that
-/// replaced files take effect. Open connections stay open. If the function returns `None`, the
-/// previous certificates are used.
-#[derive(Clone)]
-pub struct TlsReloader(Arc<dyn Fn() -> Option<Tls> + Send + Sync>);
-
-impl TlsReloader {
-    /// Creates a reloader that calls `read` before each new connection.
-    pub fn new(read: impl Fn() -> Option<Tls> + Send + Sync + 'static) -> Self {
-        TlsReloader(Arc::new(read))
-    }
-
-    pub(crate) fn read(&self) -> Option<Tls> {
-        (self.0)()
-    }
-}
-
-impl fmt::Debug for TlsReloader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TlsReloader(…)")
-    }
-}
-
 /// Configuration of the Redis client: addresses, credentials, timeouts and clocks.
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
@@ -173,10 +128,10 @@ pub struct RedisConfig {
     /// Credentials for the Redis servers. The credentials for the sentinels are part of `topology`.
     pub auth: Auth,
     /// TLS configuration; `None` means plaintext.
-    pub tls: Option<Tls>,
+    pub tls: Option<ClientCertificates>,
     /// Function that rereads the certificates before each new connection; `None` if the
     /// certificates never change.
-    pub tls_reloader: Option<TlsReloader>,
+    pub tls_reloader: Option<CertificateReader>,
     /// Database number for SELECT. Redis Cluster supports only database 0.
     pub db: i64,
     /// Prefix of every Redis key, from the setting `--cache-key-prefix`.
@@ -304,8 +259,8 @@ impl Default for RedisConfig {
 pub enum RedisConfigError {
     /// The list of addresses is empty.
     NoAddress,
-    /// A certificate or private key cannot be parsed. Contains the reason as text.
-    Tls(String),
+    /// A certificate or private key cannot be used.
+    Tls(TlsError),
 }
 
 impl fmt::Display for RedisConfigError {
@@ -341,11 +296,5 @@ mod tests {
         assert_eq!(format!("{auth:?}"), "Auth { user: Some(\"ann\"), password: Fixed(…) }");
         let reloaded = Password::Reloaded(Arc::new(|| Some("hunter2".to_owned())));
         assert_eq!(format!("{reloaded:?}"), "Reloaded(…)");
-        let client = Some((b"chain".to_vec(), b"key".to_vec()));
-        let tls = Tls { client, ..Tls::default() };
-        assert_eq!(
-            format!("{tls:?}"),
-            "Tls { own_ca: false, client_certificate: true, skip_hostname: false }"
-        );
     }
 }

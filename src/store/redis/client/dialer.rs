@@ -19,7 +19,7 @@ use redis::{
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-use super::client_tls::ClientTls;
+use super::client_tls::RedisTlsConnector;
 use super::config::{Address, Auth, Password, RedisConfig, RedisConfigError, TopologyConfig};
 use super::info::NodeInfo;
 use super::log_limiter::LogLimiter;
@@ -47,7 +47,7 @@ const CLIENT_NAME: &str = "tidegate";
 pub(crate) struct ClientContext {
     pub(crate) config: RedisConfig,
     scripts: Vec<&'static Script>,
-    tls: Option<ClientTls>,
+    tls: Option<RedisTlsConnector>,
     pub(crate) log_limiter: LogLimiter,
     pub(crate) losses: Arc<LossCount>,
     /// Number of connections to any node that were lost since the client was opened.
@@ -69,8 +69,8 @@ impl ClientContext {
         if config.addresses.is_empty() {
             return Err(RedisConfigError::NoAddress);
         }
-        let parse = |tls| ClientTls::new(tls, config.tls_reloader.clone());
-        let tls = config.tls.as_ref().map(parse).transpose()?;
+        let parse = |tls| RedisTlsConnector::new(tls, config.tls_reloader.clone());
+        let tls = config.tls.as_ref().map(parse).transpose().map_err(RedisConfigError::Tls)?;
         let log_limiter = LogLimiter::new(config.breaker_clock.clone());
         let (losses, lost_connections, failure) = Default::default();
         Ok(ClientContext { config, scripts, tls, log_limiter, losses, lost_connections, failure })
@@ -129,7 +129,10 @@ impl ClientContext {
 
     /// Returns the TLS configuration, host, and port for a connection to `address`. Returns `None`
     /// if the connection does not use TLS, which includes every Unix socket.
-    fn tls_target<'a>(&'a self, address: &'a Address) -> Option<(&'a ClientTls, &'a str, u16)> {
+    fn tls_target<'a>(
+        &'a self,
+        address: &'a Address,
+    ) -> Option<(&'a RedisTlsConnector, &'a str, u16)> {
         match (&self.tls, address) {
             (Some(tls), Address::Tcp(host, port)) => Some((tls, host, *port)),
             (None, _) | (_, Address::Unix(_)) => None,
@@ -139,7 +142,7 @@ impl ClientContext {
     /// Opens a TLS connection and logs in, within the connect timeout.
     async fn connect_over_tls(
         &self,
-        (tls, host, port): (&ClientTls, &str, u16),
+        (tls, host, port): (&RedisTlsConnector, &str, u16),
         login: &RedisConnectionInfo,
         config: AsyncConnectionConfig,
     ) -> Result<MultiplexedConnection, RedisError> {

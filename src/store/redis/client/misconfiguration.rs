@@ -37,7 +37,7 @@ pub(crate) async fn find_advice(
         Ok(mode) => mode?,
         Err(own) => {
             let tls = context.config.tls.as_ref().filter(|_| uses_tls);
-            let trust = tls.map(|tls| match tls.ca.is_some() {
+            let trust = tls.map(|tls| match tls.authority.is_some() {
                 true => TrustedCas::ConfiguredCa,
                 false => TrustedCas::SystemCas,
             });
