@@ -36,14 +36,10 @@ pub(crate) async fn find_advice(
     let mode = match info.map(server_mode) {
         Ok(mode) => mode?,
         Err(own) => {
-            let tls = context.config.tls.as_ref().filter(|_| uses_tls);
-            let trust = tls.map(|tls| match tls.authority.is_some() {
-                true => TrustedCas::ConfiguredCa,
-                false => TrustedCas::SystemCas,
-            });
             let own = own.to_string();
-            return advice_on_hostname(&own, address, &context.config.addresses)
-                .or_else(|| advice_on_error(&format!("{error} {own}"), trust).map(str::to_owned));
+            return advice_on_hostname(&own, address, &context.config.addresses).or_else(|| {
+                advice_on_error(&format!("{error} {own}"), uses_tls).map(str::to_owned)
+            });
         }
     };
     match &context.config.topology {
@@ -93,6 +89,36 @@ fn advice_on_peer(peer: Peer, uses_tls: bool) -> Option<&'static str> {
     })
 }
 
+/// Advice on errors of a login, by a word in the error's text. The first row that matches applies.
+const LOGIN_ADVICE: &[(&[&str], &str)] = &[
+    (&["NOAUTH"], "set --redis-auth or --redis-auth-file"),
+    (
+        &["WRONGPASS", "AUTH failed", "AuthenticationFailed"],
+        "the server rejects the user or password: correct it in --redis-url, --redis-auth, or \
+         --redis-auth-file",
+    ),
+];
+
+/// Advice on errors of a connection with TLS, likewise.
+const TLS_ADVICE: &[(&[&str], &str)] = &[
+    (
+        // A CA of the same name has another key, and a self-signed certificate is its own CA.
+        &["UnknownIssuer", "BadSignature", "CaUsedAsEndEntity"],
+        "no trusted CA signed the server's certificate: give the CA that did with --redis-tls-cacert",
+    ),
+    (
+        &["not valid for name", "NotValidForName"],
+        "the server's certificate is for another name: write that name in --redis-url; \
+         --redis-tls-skip-hostname-verification would accept any name, which is less safe",
+    ),
+    (&["expired", "Expired"], "renew the server's certificate"),
+    (
+        &["CertificateRequired", "HandshakeFailure"],
+        "the server wants a client certificate: set --redis-tls-client-cert and \
+         --redis-tls-client-key",
+    ),
+];
+
 fn advice_on_mode(topology: &TopologyConfig, mode: &str) -> Option<&'static str> {
     Some(match (topology, mode) {
         (TopologyConfig::Single, "cluster") => {
@@ -113,51 +139,13 @@ fn advice_on_mode(topology: &TopologyConfig, mode: &str) -> Option<&'static str>
     })
 }
 
-/// Certificate authorities that a TLS connection trusts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TrustedCas {
-    /// Certificate authorities in the file given by `--redis-tls-cacert`.
-    ConfiguredCa,
-    /// Certificate authorities of the operating system.
-    SystemCas,
-}
-
 /// Returns advice on a failure whose cause can be recognized from its message, otherwise `None`.
-/// `text` contains the messages of the failure and of a second attempt. `trust` is `None` if the
-/// connection does not use TLS.
-fn advice_on_error(text: &str, trust: Option<TrustedCas>) -> Option<&'static str> {
-    let says = |word: &str| text.contains(word);
-    Some(match () {
-        () if says("NOAUTH") => "set --redis-auth or --redis-auth-file",
-        () if says("WRONGPASS") || says("AUTH failed") || says("AuthenticationFailed") => {
-            "the server rejects the user or password: correct it in --redis-url, --redis-auth, or \
-             --redis-auth-file"
-        }
-        () if trust.is_none() => return None,
-        // A CA of the same name has another key, and a self-signed certificate is its own CA.
-        () if says("UnknownIssuer") || says("BadSignature") || says("CaUsedAsEndEntity") => {
-            match trust {
-                Some(TrustedCas::ConfiguredCa) => {
-                    "the CA in --redis-tls-cacert did not sign the server's certificate: give the \
-                     CA that did"
-                }
-                Some(TrustedCas::SystemCas) | None => {
-                    "a CA that this system does not know signed the server's certificate: give \
-                     that CA with --redis-tls-cacert"
-                }
-            }
-        }
-        () if says("not valid for name") || says("NotValidForName") => {
-            "the server's certificate is for another name: write that name in --redis-url; \
-             --redis-tls-skip-hostname-verification would accept any name, which is less safe"
-        }
-        () if says("expired") || says("Expired") => "renew the server's certificate",
-        () if says("CertificateRequired") || says("HandshakeFailure") => {
-            "the server wants a client certificate: set --redis-tls-client-cert and \
-             --redis-tls-client-key"
-        }
-        () => return None,
-    })
+/// `text` contains the messages of the failure and of a second attempt.
+fn advice_on_error(text: &str, uses_tls: bool) -> Option<&'static str> {
+    let tls = if uses_tls { TLS_ADVICE } else { &[] };
+    let mut rows = LOGIN_ADVICE.iter().chain(tls);
+    let (_, advice) = rows.find(|(words, _)| words.iter().any(|word| text.contains(word)))?;
+    Some(advice)
 }
 
 /// Returns advice on a certificate that was issued for a different DNS name than the host in
