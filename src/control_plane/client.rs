@@ -25,12 +25,11 @@ use super::connection::ConnectionConfig;
 use super::discovery_response::DiscoveryResponse;
 use super::exchange::{AckOrNack, Exchange};
 use super::last_good::{LastGood, Rejection, escape_and_truncate};
-use super::log_pace::LogPace;
 use super::messages::{AggregatedDiscoveryServiceClient, DiscoveryRequest, Node, Status};
 use super::resource::TYPE_URL;
 use super::status::ControlPlaneStatus;
 use crate::clock::Clock;
-use crate::domain::with_causes;
+use crate::domain::{LogLimiter, with_causes};
 use crate::policy::PolicyDefaults;
 use crate::tls::ClientCertificates;
 
@@ -47,6 +46,10 @@ const APPLY_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
 /// Maximum number of rejections that are logged for one response.
 const LOGGED_REJECTIONS_MAX: usize = 8;
+
+/// Maximum number of log lines about the control plane per minute. The rejections of two responses
+/// fit.
+const LOG_LINES_MAX: u64 = 20;
 
 /// Function that returns the current policy defaults, or `None` while they cannot be read.
 pub type ReadDefaults = Arc<dyn Fn() -> Option<PolicyDefaults> + Send + Sync>;
@@ -122,7 +125,9 @@ struct Session<R> {
     receiver: R,
     /// Most recently logged error of a connection or stream; `None` while a stream is open.
     last_logged_error: Option<String>,
-    log_pace: LogPace,
+    /// Limiter of all log lines, because a broken control plane responds thousands of times a
+    /// second.
+    log_limiter: LogLimiter,
     /// Earliest time at which the next response may be applied.
     next_apply: Instant,
 }
@@ -140,7 +145,7 @@ impl Client {
             is_active: false,
             receiver,
             last_logged_error: None,
-            log_pace: LogPace::default(),
+            log_limiter: LogLimiter::new(LOG_LINES_MAX, || Clock::System.monotonic_now()),
             next_apply: now(),
             client: self,
         };
@@ -271,9 +276,13 @@ impl<R: PolicyReceiver> Session<R> {
         }
     }
 
-    /// Returns whether a line may be logged now.
-    fn may_log(&mut self) -> bool {
-        self.log_pace.admit(Clock::System.monotonic_now())
+    /// Returns whether a line may be logged now. Logs how many lines were omitted before.
+    fn may_log(&self) -> bool {
+        let Some(suppressed) = self.log_limiter.admit("control plane", &"") else { return false };
+        if let Some(omitted) = suppressed {
+            tracing::warn!(omitted, "log lines about the control plane omitted");
+        }
+        true
     }
 
     /// Counts a response. Returns `None` for a response of an unknown type.

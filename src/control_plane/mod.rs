@@ -7,7 +7,6 @@
 //! | `connection` | settings of a connection, TLS |
 //! | `backoff` | waits between attempts to connect |
 //! | `discovery_response` | bounded decoding of a response |
-//! | `log_pace` | at most 20 log lines a minute |
 //! | `exchange` | whether to send an ACK or a NACK, and when |
 //! | `last_good` | active domains after a response |
 //! | `resource`, `messages` | decoding of resources |
@@ -21,7 +20,6 @@ mod connection;
 mod discovery_response;
 mod exchange;
 mod last_good;
-mod log_pace;
 mod messages;
 mod resource;
 mod status;

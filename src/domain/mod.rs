@@ -14,6 +14,7 @@ mod fraction;
 mod held_memory;
 mod histogram;
 mod limit;
+mod log_limiter;
 mod outcome;
 mod permissions;
 mod repeated_counters;
@@ -40,6 +41,7 @@ pub use limit::{
     Algorithm, Bucket, Charge, Concurrency, FixedWindow, Hybrid, Limit, OnStoreFailure, Rate,
     Refill, SlidingLog, SlidingWindow, Unit, Window,
 };
+pub use log_limiter::{LogLimiter, SuppressedLines};
 pub use outcome::{
     Answer, Answers, ChargeRecord, ExecutionStatus, LateFate, LateReply, Outcome, Receipt, Source,
     Verdict,

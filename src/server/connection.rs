@@ -32,7 +32,6 @@ use super::connection_registry::{Activity, Registration};
 use super::connection_stats::ConnectionStats;
 use super::filtered_reads::FilteredReads;
 use super::framing;
-use super::handshake_log::HandshakeLog;
 use super::overload::Overload;
 use super::preface::{self, PrefaceStream};
 use super::rls_service::Decide;
@@ -42,8 +41,7 @@ use super::server_limits::{
     STREAMS_ACCEPTED_MIN, ServerLimits, WAITING_CALL_BYTES,
 };
 use super::tls::Tls;
-use crate::clock::Clock;
-use crate::domain::{CallerMemory, HeldMemory, Hold};
+use crate::domain::{CallerMemory, HeldMemory, Hold, LogLimiter};
 use crate::store::owned_tasks::box_in_place;
 
 /// Number of bytes that are read from a connection before its calls are accepted: about 250 calls.
@@ -123,7 +121,7 @@ pub(crate) struct Worker<D> {
     pub(crate) stats: Arc<ConnectionStats>,
     /// Memory held for the callers of all connections.
     pub(crate) held_memory: Arc<HeldMemory>,
-    pub(crate) handshake_log: Arc<HandshakeLog>,
+    pub(crate) handshake_log: Arc<LogLimiter>,
     /// Calls of the worker.
     pub(crate) overload: Arc<Overload>,
     pub(crate) phase: watch::Receiver<Phase>,
@@ -326,7 +324,12 @@ impl<D: Decide> Worker<D> {
         reason: &dyn std::fmt::Display,
     ) {
         self.stats.handshakes_failed.fetch_add(1, Ordering::Relaxed);
-        self.handshake_log.record_failure(Clock::System.monotonic_now(), peer, reason);
+        // A port scan, or a single misconfigured client, would otherwise fill the log.
+        if let Some(suppressed) = self.handshake_log.admit("TLS handshake failed", &"") {
+            let peer = peer.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string());
+            let failures = suppressed.map_or(1, |suppressed| suppressed.get() + 1);
+            tracing::warn!(peer, %reason, failures, "TLS handshake failed");
+        }
     }
 
     /// Runs a step of the connection setup. Returns `None` if the server starts to drain or the

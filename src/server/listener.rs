@@ -23,7 +23,6 @@ use tokio::time::{self, Instant};
 use super::connection::{Phase, Socket, Worker};
 use super::connection_registry::ConnectionRegistry;
 use super::connection_stats::ConnectionStats;
-use super::handshake_log::HandshakeLog;
 use super::overload::Overload;
 use super::rls_service::Decide;
 use super::router::Router;
@@ -31,7 +30,7 @@ use super::server_limits::ServerLimits;
 use super::tls::Tls;
 use super::workers::{IdleWorkers, Workers};
 use crate::clock::Clock;
-use crate::domain::{CallerMemory, HeldMemory};
+use crate::domain::{CallerMemory, HeldMemory, LogLimiter};
 use crate::wire::WireError;
 
 /// Pause after a first failed accept. The pause doubles with each consecutive failure, up to
@@ -177,7 +176,7 @@ impl Listener {
     ) -> Result<DrainingListener, WireError> {
         let Listener { settings, bound_sockets: bound, workers, stats, held_memory } = self;
         let (phase, of_workers) = watch::channel(Phase::Serving);
-        let handshake_log = Arc::new(HandshakeLog::default());
+        let handshake_log = Arc::new(LogLimiter::new(1, || Clock::System.monotonic_now()));
         let workers = workers.serve(|| Worker {
             router: Arc::new(router.clone()),
             limits: settings.limits.clone(),

@@ -8,7 +8,6 @@
 //! | `connection`, `preface`, `tls` | serves one connection: TLS handshake, HTTP/2, shutdown |
 //! | `call_queue` | drops calls whose callers have left, and rejects late ones, under overload |
 //! | `overload`, `filtered_reads`, `frame_filter` | limits the calls in flight while callers give up; refuses others unread |
-//! | `handshake_log` | logs failed TLS handshakes |
 //! | `authz` | determines which domains a caller may use, by its certificate |
 //! | `router` | maps request paths to services |
 //! | `receive`, `framing` | receives calls; gRPC framing |
@@ -28,7 +27,6 @@ mod connection_stats;
 mod filtered_reads;
 mod frame_filter;
 mod framing;
-mod handshake_log;
 mod health;
 mod limits_service;
 mod listener;

@@ -193,9 +193,14 @@ impl MonotonicClock {
         (MonotonicClock::new(move || origin + elapsed()), time, origin)
     }
 
+    /// Returns the current instant.
+    pub(crate) fn instant(&self) -> Instant {
+        (self.read)()
+    }
+
     /// Returns the time since the clock was created.
     pub(crate) fn now(&self) -> Micros {
-        self.micros_at((self.read)())
+        self.micros_at(self.instant())
     }
 
     /// Converts an instant to this clock's time, or to zero if the instant precedes the clock's

@@ -22,10 +22,10 @@ use tokio::sync::Notify;
 use super::client_tls::RedisTlsConnector;
 use super::config::{Address, Auth, Password, RedisConfig, RedisConfigError, TopologyConfig};
 use super::info::NodeInfo;
-use super::log_limiter::LogLimiter;
 use super::loss_detector::{self, LossCount, LossDetector, ServerReplies};
 use super::misconfiguration::{find_advice, has_several_masters, server_mode};
 use super::node_stats::NodeStats;
+use crate::domain::LogLimiter;
 use crate::store::redis::script::library::Script;
 
 /// Idle time before the first TCP keepalive probe. After three unanswered probes, one second apart,
@@ -71,7 +71,10 @@ impl ClientContext {
         }
         let parse = |tls| RedisTlsConnector::new(tls, config.tls_reloader.clone());
         let tls = config.tls.as_ref().map(parse).transpose().map_err(RedisConfigError::Tls)?;
-        let log_limiter = LogLimiter::new(config.breaker_clock.clone());
+        let log_limiter = match config.breaker_clock.clone() {
+            Some(clock) => LogLimiter::new(1, move || clock.instant()),
+            None => LogLimiter::unlimited(),
+        };
         let (losses, lost_connections, failure) = Default::default();
         Ok(ClientContext { config, scripts, tls, log_limiter, losses, lost_connections, failure })
     }

@@ -36,7 +36,6 @@ mod dialer;
 pub mod error_reply;
 pub mod info;
 mod info_poll;
-mod log_limiter;
 mod loss_detector;
 mod misconfiguration;
 mod node;

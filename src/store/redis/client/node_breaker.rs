@@ -15,12 +15,8 @@ use super::dialer::ConnectionSignal;
 use super::node_stats::NodeStats;
 use super::pending_command::CommandReply;
 use super::transport::{SendError, SendErrorKind};
-use crate::domain::Micros;
+use crate::domain::{LogLimiter, Micros};
 use crate::store::current_trace;
-
-/// Minimum interval between log lines about the breaker opening, so that a node that replies to
-/// PING but cannot serve does not fill the log. The metrics count every opening.
-const LOG_INTERVAL: Micros = Micros::from_secs(60);
 
 /// Circuit breaker of one node, with its clock and the node's statistics.
 pub(crate) struct NodeBreaker {
@@ -33,6 +29,9 @@ pub(crate) struct NodeBreaker {
     last_reply_at: AtomicU64,
     address: String,
     stats: Arc<NodeStats>,
+    /// Limiter of the log lines about the breaker opening, so that a node that replies to PING but
+    /// cannot serve does not fill the log.
+    log_limiter: LogLimiter,
     refresh_needed: Arc<Notify>,
     /// Signals that wake the node's connections when the breaker opens.
     signals: Vec<Arc<ConnectionSignal>>,
@@ -43,8 +42,6 @@ pub(crate) struct NodeBreaker {
 struct LoggedBreaker {
     breaker: CircuitBreaker,
     opened_at: Micros,
-    /// Time of the last log line about the breaker opening; `None` if there was none.
-    logged_at: Option<Micros>,
     /// Whether the latest opening was logged. If not, the next closing is not logged either.
     is_logged: bool,
 }
@@ -73,6 +70,7 @@ impl NodeBreaker {
         refresh_needed: Arc<Notify>,
         signals: Vec<Arc<ConnectionSignal>>,
     ) -> NodeBreaker {
+        let log_clock = clock.clone();
         NodeBreaker {
             clock,
             breaker: Mutex::default(),
@@ -81,6 +79,7 @@ impl NodeBreaker {
             last_reply_at: AtomicU64::new(0),
             address,
             stats,
+            log_limiter: LogLimiter::new(1, move || log_clock.instant()),
             refresh_needed,
             signals,
         }
@@ -164,14 +163,12 @@ impl NodeBreaker {
         self.is_open.store(true, Ordering::Release);
         self.stats.breaker_opened.add(1);
         self.stats.breaker_open.add(1);
-        let now = self.clock.now();
-        breaker.opened_at = now;
-        breaker.is_logged =
-            breaker.logged_at.is_none_or(|last| now.saturating_sub(last) >= LOG_INTERVAL);
-        if breaker.is_logged {
-            breaker.logged_at = Some(now);
-            let reason = reason.as_str();
-            tracing::warn!(node = self.address, reason, "the circuit breaker opened");
+        breaker.opened_at = self.clock.now();
+        let admitted = self.log_limiter.admit("the circuit breaker opened", &self.address);
+        breaker.is_logged = admitted.is_some();
+        if let Some(suppressed) = admitted {
+            let (node, reason) = (&self.address, reason.as_str());
+            tracing::warn!(node, reason, suppressed, "the circuit breaker opened");
         }
         for signal in &self.signals {
             signal.wake();

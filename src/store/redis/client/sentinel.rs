@@ -15,11 +15,11 @@ use tokio::sync::Notify;
 
 use super::config::{Address, Auth, TopologyConfig};
 use super::dialer::{ClientContext, ConnectError};
-use super::log_limiter::SuppressedLines;
 use super::loss_detector::NEW_MASTER;
 use super::misconfiguration::find_advice;
 use super::node::Node;
 use super::single_master::SingleMaster;
+use crate::domain::SuppressedLines;
 
 /// Interval between queries of the sentinels while no connection fails. If a network partition
 /// separates the master from the sentinels but not from Tidegate, Tidegate switches to the new

@@ -9,9 +9,9 @@ use std::time::Duration;
 use super::cluster::{Cluster, TableUpdate};
 use super::config::Address;
 use super::dialer::{ClientContext, ConnectError};
-use super::log_limiter::SuppressedLines;
 use super::misconfiguration::find_advice;
 use super::slot_table::{Membership, SlotOwner, parse_nodes, parse_shards, parse_slots};
+use crate::domain::SuppressedLines;
 
 /// Interval between refreshes of the slot table while there are no failures or redirects.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
