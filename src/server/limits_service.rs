@@ -24,7 +24,7 @@ use tonic::Status;
 
 use super::authz::{Caller, CounterAccess};
 use super::rls_service::{CallTimestamps, Decide, RlsService, classify_outcome};
-use crate::decide::{CounterSnapshot, CounterSnapshots};
+use crate::decide::CounterSnapshot;
 use crate::domain::{Permissions, RpcOutcome};
 use crate::store::owned_tasks::box_in_place;
 use crate::wire::decode::{self, DecodedRequest};
@@ -280,14 +280,14 @@ impl<D: Decide> RlsService<D> {
         self.authorize(caller, decoded.domain, &descriptors, peek)?;
         let request = decoded.request(&descriptors);
         let response_config = &self.response_config;
-        let peeked = self.decider.peek(&request, now, |decision, rules| {
-            let (request, descriptors) = (&decoded, &*descriptors);
-            let mut response = Vec::new();
-            ResponseInput { request, descriptors, decision, rules, response_config, now, random }
-                .encode(ResponseBuffer { bytes: &mut response, parts: &OptionalParts::new() });
-            response
-        });
-        peeked.await.map_err(|error| self.reject_undecided(error))
+        let policy = self.decider.policy();
+        let peeked = self.decider.peek(&policy, &request, now).await;
+        let decision = &peeked.map_err(|error| self.reject_undecided(error))?;
+        let (request, descriptors, rules) = (&decoded, &*descriptors, &**policy);
+        let mut response = Vec::new();
+        ResponseInput { request, descriptors, decision, rules, response_config, now, random }
+            .encode(ResponseBuffer { bytes: &mut response, parts: &OptionalParts::new() });
+        Ok(response)
     }
 
     /// Converts an encoded request into an encoded refund request, in which every descriptor
@@ -315,16 +315,14 @@ impl<D: Decide> RlsService<D> {
         let needed = Permissions { refund: reset, peek: !reset, limits: false };
         self.authorize(caller, decoded.domain, &descriptors, needed)?;
         let entries = descriptors.first().map_or(&[][..], |descriptor| descriptor.entries);
-        let now = self.clock.now();
-        let respond = |counters: &CounterSnapshots<'_>| {
-            if reset {
-                // The log names only the rule, because a descriptor's values may be personal data.
-                let rule = counters.each.first().map_or("", |counter| counter.rule);
-                tracing::warn!(rule, counters = counters.each.len(), "counters reset by a caller");
-            }
-            limits_messages::encode_counters(counters.each.iter().map(to_counter_message).collect())
-        };
-        Ok(self.decider.counters(decoded.domain, entries, now, reset, respond).await)
+        let (now, policy) = (self.clock.now(), self.decider.policy());
+        let counters = self.decider.counters(&policy, decoded.domain, entries, now, reset).await;
+        if reset {
+            // The log names only the rule, because a descriptor's values may be personal data.
+            let rule = counters.each.first().map_or("", |counter| counter.rule);
+            tracing::warn!(rule, counters = counters.each.len(), "counters reset by a caller");
+        }
+        Ok(limits_messages::encode_counters(counters.each.iter().map(to_counter_message).collect()))
     }
 }
 

@@ -9,6 +9,7 @@
 use std::collections::hash_map::RandomState;
 use std::future::Future;
 use std::hash::BuildHasher as _;
+use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -27,7 +28,6 @@ use crate::domain::{
     Permissions, Request, RpcOutcome, Trace,
 };
 use crate::policy::Policy;
-use crate::policy::spec::HttpMapping;
 use crate::store::{Store, current_trace};
 use crate::wire::decode::{DecodeError, DecodedRequest, Descriptors};
 use crate::wire::encode::{OptionalParts, ResponseBuffer, ResponseInput};
@@ -50,47 +50,44 @@ pub const DEADLINE_MIN: Duration = Duration::from_micros(10);
 
 /// Decides rate limit requests. Implemented by [`Decider`], and by a stub in protocol tests.
 pub trait Decide: Send + Sync + 'static {
-    /// Decides `request` within `limits`. Passes the decision to `respond`, together with the
-    /// policy that the decision borrows from, and returns the result of `respond`.
+    /// Returns the active policy, from which the decisions on a request borrow. Call it once per
+    /// request.
+    fn policy(&self) -> impl Deref<Target = Arc<Policy>> + Send;
+
+    /// Decides `request` within `limits`.
     ///
     /// # Errors
     ///
     /// Returns a [`DecideError`].
-    fn decide<R: Send>(
+    fn decide<'p>(
         &self,
+        policy: &'p Policy,
         request: &Request<'_>,
         now: Micros,
         limits: CallLimits<'_>,
-        respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
-    ) -> impl Future<Output = Result<R, DecideError>> + Send;
+    ) -> impl Future<Output = Result<Decision<'p>, DecideError>> + Send;
 
-    /// Predicts the decision on `request` without charging anything. Passes the prediction to
-    /// `respond` and returns its result, like [`decide`](Self::decide).
+    /// Predicts the decision on `request` without charging anything.
     ///
     /// # Errors
     ///
     /// Returns a [`DecideError`].
-    fn peek<R: Send>(
+    fn peek<'p>(
         &self,
+        policy: &'p Policy,
         request: &Request<'_>,
         now: Micros,
-        respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
-    ) -> impl Future<Output = Result<R, DecideError>> + Send;
+    ) -> impl Future<Output = Result<Decision<'p>, DecideError>> + Send;
 
-    /// Reads the counters of a descriptor. If `reset` is true, resets them first. Passes their
-    /// states to `respond` and returns its result.
-    fn counters<R: Send>(
+    /// Reads the counters of a descriptor. If `reset` is true, resets them first.
+    fn counters<'p>(
         &self,
+        policy: &'p Policy,
         domain: &str,
         entries: &[Entry<'_>],
         now: Micros,
         reset: bool,
-        respond: impl FnOnce(&CounterSnapshots<'_>) -> R + Send,
-    ) -> impl Future<Output = R> + Send;
-
-    /// Returns the mapping that a domain defines from HTTP requests to descriptors; `None` if the
-    /// policy defines none for the domain.
-    fn http_mapping(&self, domain: &str) -> Option<Arc<HttpMapping>>;
+    ) -> impl Future<Output = CounterSnapshots<'p>> + Send;
 
     /// Returns the observer that is notified of decisions and calls.
     fn observer(&self) -> &dyn Observer {
@@ -99,47 +96,42 @@ pub trait Decide: Send + Sync + 'static {
 }
 
 impl<S: Store, O: Observer> Decide for Decider<S, O> {
-    async fn decide<R: Send>(
+    fn policy(&self) -> impl Deref<Target = Arc<Policy>> + Send {
+        Decider::policy(self)
+    }
+
+    async fn decide<'p>(
         &self,
+        policy: &'p Policy,
         request: &Request<'_>,
         now: Micros,
         limits: CallLimits<'_>,
-        respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
-    ) -> Result<R, DecideError> {
-        let policy = self.policy();
-        let decision = self.decide_by(&policy, request, now, limits).await?;
-        Ok(respond(&decision, &policy))
+    ) -> Result<Decision<'p>, DecideError> {
+        self.decide_by(policy, request, now, limits).await
     }
 
-    async fn peek<R: Send>(
+    async fn peek<'p>(
         &self,
+        policy: &'p Policy,
         request: &Request<'_>,
         now: Micros,
-        respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
-    ) -> Result<R, DecideError> {
-        let policy = self.policy();
-        let dry_run = self.dry_run(&policy, request, now).await?;
-        Ok(respond(&dry_run.decision, &policy))
+    ) -> Result<Decision<'p>, DecideError> {
+        Ok(self.dry_run(policy, request, now).await?.decision)
     }
 
-    async fn counters<R: Send>(
+    async fn counters<'p>(
         &self,
+        policy: &'p Policy,
         domain: &str,
         entries: &[Entry<'_>],
         now: Micros,
         reset: bool,
-        respond: impl FnOnce(&CounterSnapshots<'_>) -> R + Send,
-    ) -> R {
-        let policy = self.policy();
+    ) -> CounterSnapshots<'p> {
         if reset {
-            respond(&self.reset_counters(&policy, domain, entries, now).await)
+            self.reset_counters(policy, domain, entries, now).await
         } else {
-            respond(&self.inspect_counters(&policy, domain, entries, now).await)
+            self.inspect_counters(policy, domain, entries, now).await
         }
-    }
-
-    fn http_mapping(&self, domain: &str) -> Option<Arc<HttpMapping>> {
-        self.policy().http_mapping(domain).cloned()
     }
 
     fn observer(&self) -> &dyn Observer {
@@ -327,16 +319,9 @@ impl<D: Decide> RlsService<D> {
         let start = || started.unwrap_or_else(|| self.clock.monotonic_now());
         let until = deadline.and_then(|left| start().checked_add(left));
         let limits = CallLimits { deadline: until, batch_checks };
+        let policy = self.decider.policy();
         // Pinned here, because a future that is passed on by value is copied.
-        let decision = pin!(self.decider.decide(&request, now, limits, |decision, rules| {
-            let descriptors = &*descriptors;
-            if let Some(trace) = trace {
-                trace.record_decision(request.domain, descriptors.len(), decision);
-            }
-            let request = &decoded;
-            ResponseInput { request, descriptors, decision, rules, response_config, now, random }
-                .encode(out);
-        }));
+        let decision = pin!(self.decider.decide(&policy, &request, now, limits));
         let decision = match deadline {
             // tokio registers the timer only if the decision is not ready at the first poll.
             Some(deadline) => {
@@ -344,7 +329,14 @@ impl<D: Decide> RlsService<D> {
             }
             None => decision.await,
         };
-        decision.map_err(|error| self.reject_undecided(error))
+        let decision = &decision.map_err(|error| self.reject_undecided(error))?;
+        if let Some(trace) = trace {
+            trace.record_decision(request.domain, descriptors.len(), decision);
+        }
+        let (request, descriptors, rules) = (&decoded, &*descriptors, &**policy);
+        ResponseInput { request, descriptors, decision, rules, response_config, now, random }
+            .encode(out);
+        Ok(())
     }
 
     /// Checks that the caller may use `domain`, and that it has the permissions that the
@@ -466,7 +458,7 @@ impl<D: Decide> RlsService<D> {
         headers: &HeaderMap,
         denied_status: u16,
     ) -> HttpReply {
-        let Some(mapping) = self.decider.http_mapping(domain) else {
+        let Some(mapping) = self.decider.policy().http_mapping(domain).cloned() else {
             self.count_invalid(InvalidReason::Domain);
             let message = format!("the policy has no `http` for domain {domain:?}");
             return HttpReply::bad_request(&message);

@@ -2,12 +2,12 @@
 //! only error; two different paths never share a counter; a Redis key has its one layout.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::decide::{CallLimits, CounterSnapshots, DecideError, Decider, GlobalModes};
 use tidegate::domain::{CheckEvent, Decision, Descriptor, Entry, Micros, Observer, Request};
-use tidegate::policy::spec::HttpMapping;
 use tidegate::policy::{Options, Policy, Secret, Source, compile};
 use tidegate::server::{Decide, RlsService};
 use tidegate::store::memory::MemoryStore;
@@ -79,48 +79,45 @@ struct Looking {
 }
 
 impl Decide for Looking {
-    async fn decide<R: Send>(
+    fn policy(&self) -> impl Deref<Target = Arc<Policy>> + Send {
+        self.decider.policy()
+    }
+
+    async fn decide<'p>(
         &self,
+        policy: &'p Policy,
         request: &Request<'_>,
         now: Micros,
         limits: CallLimits<'_>,
-        respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
-    ) -> Result<R, DecideError> {
-        let policy = self.decider.policy();
-        let met = self.look(&policy, request);
-        let refused = Mutex::new(false);
-        let decided = Decide::decide(&self.decider, request, now, limits, |decision, policy| {
+    ) -> Result<Decision<'p>, DecideError> {
+        let met = self.look(policy, request);
+        let answer = self.decider.decide_by(policy, request, now, limits).await;
+        if let Ok(decision) = &answer {
             assert_eq!(decision.statuses.len(), request.descriptors.len());
-            *refused.lock().unwrap() = decision.limited_by.is_some();
-            respond(decision, policy)
-        });
-        let answer = decided.await;
-        *self.met.lock().unwrap() = (met.0, met.1, *refused.lock().unwrap());
+        }
+        let refused = answer.as_ref().is_ok_and(|decision| decision.limited_by.is_some());
+        *self.met.lock().unwrap() = (met.0, met.1, refused);
         answer
     }
 
-    async fn peek<R: Send>(
+    async fn peek<'p>(
         &self,
+        policy: &'p Policy,
         request: &Request<'_>,
         now: Micros,
-        respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
-    ) -> Result<R, DecideError> {
-        self.decide(request, now, CallLimits::default(), respond).await
+    ) -> Result<Decision<'p>, DecideError> {
+        self.decide(policy, request, now, CallLimits::default()).await
     }
 
-    async fn counters<R: Send>(
+    async fn counters<'p>(
         &self,
+        _: &'p Policy,
         _: &str,
         _: &[Entry<'_>],
         _: Micros,
         _: bool,
-        respond: impl FnOnce(&CounterSnapshots<'_>) -> R + Send,
-    ) -> R {
-        respond(&CounterSnapshots { each: Vec::new(), source: tidegate::domain::Source::Memory })
-    }
-
-    fn http_mapping(&self, _: &str) -> Option<Arc<HttpMapping>> {
-        None
+    ) -> CounterSnapshots<'p> {
+        CounterSnapshots { each: Vec::new(), source: tidegate::domain::Source::Memory }
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +16,6 @@ use tidegate::domain::{
     Code, Decision, Entry, Hits, LimitedBy, Micros, Rate, Request, Source, Status, StatusLimit,
     Unit, WaitPrecision,
 };
-use tidegate::policy::spec::HttpMapping;
 use tidegate::policy::{Policy, Secret};
 use tidegate::server::{
     Address, ConnectionStats, Decide, Drain, DrainReport, Health, ListenSettings, Listener,
@@ -52,6 +52,7 @@ pub async fn until(what: &str, met: impl Fn() -> bool) {
 /// A judge whose answer is the domain's name: `refuse`, `unavailable`, `wait` (for a permit of
 /// `gate`), `stall` (holds its whole thread until `stalled` is false); anything else passes.
 pub struct Bench {
+    pub policy: Arc<Policy>,
     pub judged: AtomicU64,
     pub gate: Semaphore,
     pub stalled: AtomicBool,
@@ -60,13 +61,17 @@ pub struct Bench {
 }
 
 impl Decide for Bench {
-    async fn decide<R: Send>(
+    fn policy(&self) -> impl Deref<Target = Arc<Policy>> + Send {
+        &self.policy
+    }
+
+    async fn decide<'p>(
         &self,
+        _: &'p Policy,
         request: &Request<'_>,
         now: Micros,
         _: CallLimits<'_>,
-        respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
-    ) -> Result<R, DecideError> {
+    ) -> Result<Decision<'p>, DecideError> {
         self.judged.fetch_add(1, Ordering::SeqCst);
         let thread = std::thread::current().name().unwrap_or_default().to_owned();
         self.threads.lock().unwrap().insert(thread);
@@ -85,31 +90,27 @@ impl Decide for Bench {
             }
             domain => domain == "refuse",
         };
-        Ok(respond(&decision(request, refuse), &Policy::build(Vec::new(), Secret::default())))
+        Ok(decision(request, refuse))
     }
 
-    async fn peek<R: Send>(
+    async fn peek<'p>(
         &self,
+        policy: &'p Policy,
         request: &Request<'_>,
         now: Micros,
-        respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
-    ) -> Result<R, DecideError> {
-        self.decide(request, now, CallLimits::default(), respond).await
+    ) -> Result<Decision<'p>, DecideError> {
+        self.decide(policy, request, now, CallLimits::default()).await
     }
 
-    async fn counters<R: Send>(
+    async fn counters<'p>(
         &self,
+        _: &'p Policy,
         _: &str,
         _: &[Entry<'_>],
         _: Micros,
         _: bool,
-        respond: impl FnOnce(&CounterSnapshots<'_>) -> R + Send,
-    ) -> R {
-        respond(&CounterSnapshots { each: Vec::new(), source: Source::Memory })
-    }
-
-    fn http_mapping(&self, _: &str) -> Option<Arc<HttpMapping>> {
-        None
+    ) -> CounterSnapshots<'p> {
+        CounterSnapshots { each: Vec::new(), source: Source::Memory }
     }
 }
 
@@ -191,6 +192,7 @@ impl Wanted {
             Address::Unix(_) => ([127, 0, 0, 1], 0).into(),
         };
         let bench = Arc::new(Bench {
+            policy: Arc::new(Policy::build(Vec::new(), Secret::default())),
             judged: AtomicU64::new(0),
             gate: Semaphore::new(0),
             stalled: AtomicBool::new(true),
