@@ -39,7 +39,7 @@ const MICROS_PER_SECOND: f64 = 1e6;
 /// gRPC or HTTP client that sends metrics to the collector.
 enum MetricClient {
     Grpc { client: Box<MetricsServiceClient<Channel>>, metadata: MetadataMap },
-    Http(HttpSender),
+    Http(Box<HttpSender>),
 }
 
 impl MetricClient {
@@ -49,7 +49,7 @@ impl MetricClient {
                 client: Box::new(MetricsServiceClient::new(target.build_channel()?)),
                 metadata: target.build_metadata()?,
             },
-            Transport::HttpProtobuf => MetricClient::Http(HttpSender::new(target)?),
+            Transport::HttpProtobuf => MetricClient::Http(Box::new(HttpSender::new(target)?)),
         })
     }
 
@@ -60,9 +60,7 @@ impl MetricClient {
                 let request = Request::from_parts(metadata.clone(), Extensions::default(), message);
                 client.export(request).await.map(|_| ()).map_err(|error| error.to_string())
             }
-            MetricClient::Http(sender) => {
-                sender.send(message.encode_to_vec()).await.map_err(|error| error.to_string())
-            }
+            MetricClient::Http(sender) => sender.send(message.encode_to_vec()).await,
         }
     }
 }

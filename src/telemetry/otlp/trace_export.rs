@@ -208,7 +208,7 @@ fn node_attributes(call: &NodeCall) -> Vec<KeyValue> {
 #[derive(Debug)]
 enum SpanClient {
     Grpc(Box<SpanExporter>),
-    Http { sender: HttpSender, resource: ResourceAttributesWithSchema },
+    Http { sender: Box<HttpSender>, resource: ResourceAttributesWithSchema },
 }
 
 impl SpanClient {
@@ -223,7 +223,7 @@ impl SpanClient {
                 .map(|exporter| SpanClient::Grpc(Box::new(exporter)))
                 .map_err(|error| OtlpError::Exporter(error.to_string())),
             Transport::HttpProtobuf => {
-                let sender = HttpSender::new(target)?;
+                let sender = Box::new(HttpSender::new(target)?);
                 let resource = ResourceAttributesWithSchema::default();
                 Ok(SpanClient::Http { sender, resource })
             }
@@ -238,8 +238,7 @@ impl ExportsSpans for SpanClient {
             SpanClient::Http { sender, resource } => {
                 let resource_spans = group_spans_by_resource_and_scope(batch, resource);
                 let message = ExportTraceServiceRequest { resource_spans }.encode_to_vec();
-                let sent = sender.send(message).await;
-                sent.map_err(|error| OTelSdkError::InternalFailure(error.to_string()))
+                sender.send(message).await.map_err(OTelSdkError::InternalFailure)
             }
         }
     }
