@@ -1,7 +1,7 @@
 //! Runs the control plane client on a dedicated thread, which also builds and activates each policy
 //! that the client receives.
 //!
-//! The client is in `control_plane`. `policy_reload` activates policies from files.
+//! The client is in `control_plane`. `policy_watcher` activates policies from files.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -9,9 +9,8 @@ use std::thread;
 use tokio::sync::watch;
 
 use super::exit_codes::Failure;
-use super::load_policy::policy_options;
-use super::policy_files::Fingerprint;
-use super::policy_reload::{first_rule_after, rule_names};
+use super::load_policy::{Fingerprint, policy_options};
+use super::policy_watcher::{first_rule_after, rule_names};
 use super::runtime_overrides::RuntimeOverrides;
 use super::wiring::control_plane_config;
 use crate::clock::Clock;

@@ -3,7 +3,6 @@
 use std::{error, fmt, io};
 
 use super::files_and_env::FileError;
-use super::policy_files::PolicyFileError;
 use crate::domain::with_causes;
 use crate::policy;
 use crate::settings;
@@ -28,7 +27,7 @@ pub enum Failure {
         error: Box<Failure>,
     },
     /// The policy files are missing, unreadable, too large or too many.
-    PolicyFiles(PolicyFileError),
+    PolicyFiles(FileError),
     /// A policy does not compile. Contains every error with its position.
     Policy(policy::Diagnostics),
     /// A policy does not compile, and its errors were already printed in a machine-readable format.
@@ -73,7 +72,6 @@ impl Failure {
             | Failure::Settings(_)
             | Failure::File(_)
             | Failure::Certificate { .. } => Failure::USAGE,
-            Failure::PolicyFiles(PolicyFileError::NotConfigured) => Failure::USAGE,
             Failure::PolicyFiles(_)
             | Failure::Policy(_)
             | Failure::Reported
@@ -101,9 +99,8 @@ impl fmt::Display for Failure {
                 let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
                 f.write_str(&lines.join("\n"))
             }
-            Failure::File(error) => error.fmt(f),
+            Failure::File(error) | Failure::PolicyFiles(error) => error.fmt(f),
             Failure::Certificate { files, error } => write!(f, "{files}: {error}"),
-            Failure::PolicyFiles(error) => error.fmt(f),
             Failure::Policy(diagnostics) => diagnostics.fmt(f),
             Failure::Strict { warnings: 1 } => {
                 f.write_str("1 warning; --strict treats it as an error")
@@ -147,12 +144,6 @@ impl error::Error for Failure {}
 impl From<FileError> for Failure {
     fn from(error: FileError) -> Self {
         Failure::File(error)
-    }
-}
-
-impl From<PolicyFileError> for Failure {
-    fn from(error: PolicyFileError) -> Self {
-        Failure::PolicyFiles(error)
     }
 }
 

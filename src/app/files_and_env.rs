@@ -12,7 +12,7 @@ use std::{env, error, fmt, fs, io};
 
 use rustix::fs::OFlags;
 
-use super::policy_files::{advice_on_path, escape_path};
+use crate::domain::{escaped, nearest_word};
 use crate::settings::{TABLE, TextMap};
 
 /// Maximum size of a settings file in bytes, 1 MiB. A file that sets every setting is about a
@@ -32,15 +32,17 @@ pub fn environment() -> TextMap {
     env::vars_os().filter_map(|(name, value)| Some((text(name)?, text(value)?))).collect()
 }
 
-/// Error from reading or writing a settings file, secret or text file.
+/// Error from reading or writing a file: policy, settings, secret, or text.
 #[derive(Debug)]
 pub enum FileError {
     /// The file could not be opened or read, or is not UTF-8.
     Unreadable {
-        /// Path of the unreadable file.
+        /// Path of the unreadable file or directory.
         path: PathBuf,
         /// Error from the operating system.
         error: io::Error,
+        /// Advice for the operator.
+        advice: String,
     },
     /// The file could not be written.
     Unwritable {
@@ -49,7 +51,7 @@ pub enum FileError {
         /// Error from the operating system.
         error: io::Error,
     },
-    /// The file has the wrong format or is too large.
+    /// The file has the wrong format or is too large, or the directory has no or too many files.
     Malformed {
         /// Path of the malformed file.
         path: PathBuf,
@@ -64,8 +66,8 @@ pub enum FileError {
 impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            FileError::Unreadable { path, error } => {
-                write!(f, "{}: {error}; {}", escape_path(path), advice_on_path(path, error))
+            FileError::Unreadable { path, error, advice } => {
+                write!(f, "{}: {error}; {advice}", escape_path(path))
             }
             FileError::Unwritable { path, error } => write!(f, "{}: {error}", escape_path(path)),
             FileError::Malformed { path, position, reason } => {
@@ -90,13 +92,13 @@ impl error::Error for FileError {}
 /// Returns an error if the file cannot be read, exceeds 1 MiB, or is not a mapping from names to
 /// scalars.
 pub fn read_settings_file(path: &Path) -> Result<(TextMap, TextMap), FileError> {
-    let malformed =
+    let malformed_at =
         |(position, reason)| FileError::Malformed { path: path.to_owned(), position, reason };
-    let file = fs::File::open(path).map_err(unreadable_error(path))?;
+    let file = fs::File::open(path).map_err(unreadable(path))?;
     let text = read_at_most(file, path, SETTINGS_BYTES_MAX)?;
     // A file without values is empty, or has only comments.
     let values: Option<BTreeMap<String, serde_yaml::Value>> =
-        serde_yaml::from_str(&text).map_err(|error| malformed(yaml_error(&text, &error)))?;
+        serde_yaml::from_str(&text).map_err(|error| malformed_at(yaml_error(&text, &error)))?;
     let scalar = |(name, value): (String, serde_yaml::Value)| match value {
         serde_yaml::Value::String(text) => Ok((name, text)),
         serde_yaml::Value::Bool(flag) => Ok((name, flag.to_string())),
@@ -106,7 +108,7 @@ pub fn read_settings_file(path: &Path) -> Result<(TextMap, TextMap), FileError> 
             let position = find_line(&text, &name).map(|line| (line, None));
             let joined = is_value_quotable(&name).then(|| join_texts(&items)).flatten();
             let list = joined.unwrap_or_else(|| "VALUE,VALUE".to_owned());
-            Err(malformed((
+            Err(malformed_at((
                 position,
                 format!("{name} must be a single value, not a list; write `{name}: {list}`"),
             )))
@@ -114,7 +116,7 @@ pub fn read_settings_file(path: &Path) -> Result<(TextMap, TextMap), FileError> 
         serde_yaml::Value::Mapping(_) | serde_yaml::Value::Tagged(_) => {
             let position = find_line(&text, &name).map(|line| (line, None));
             let reason = format!("{name} must be a single value; write `{name}: VALUE`");
-            Err(malformed((position, reason)))
+            Err(malformed_at((position, reason)))
         }
     };
     let values: TextMap =
@@ -207,7 +209,7 @@ fn find_wrong_separator(text: &str) -> Option<((usize, usize), String)> {
 /// Returns an error if the file cannot be read, is not a regular file, is not UTF-8, or exceeds 1
 /// MiB.
 pub(super) fn read_secret_file(path: &Path) -> Result<String, FileError> {
-    let (file, _) = open_regular_file(path).map_err(unreadable_error(path))?;
+    let (file, _) = open_regular_file(path).map_err(unreadable(path))?;
     let text = read_at_most(file, path, SECRET_BYTES_MAX)?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
@@ -218,7 +220,7 @@ pub(super) fn read_secret_file(path: &Path) -> Result<String, FileError> {
 ///
 /// Returns an error if the file cannot be read, is not UTF-8, or exceeds 1 MiB.
 pub fn read_text_file(path: &Path) -> Result<String, FileError> {
-    let file = fs::File::open(path).map_err(unreadable_error(path))?;
+    let file = fs::File::open(path).map_err(unreadable(path))?;
     read_at_most(file, path, SCENARIO_BYTES_MAX)
 }
 
@@ -244,19 +246,65 @@ pub(super) fn open_regular_file(path: &Path) -> io::Result<(fs::File, fs::Metada
     }
 }
 
-fn unreadable_error(path: &Path) -> impl Fn(io::Error) -> FileError {
-    move |error| FileError::Unreadable { path: path.to_owned(), error }
+/// Returns a function that converts an error from the operating system to the error for this path.
+pub(super) fn unreadable(path: &Path) -> impl Fn(io::Error) -> FileError {
+    move |error| {
+        let advice = advice_on_path(path, &error);
+        FileError::Unreadable { path: path.to_owned(), error, advice }
+    }
+}
+
+/// Returns the error for a whole file or directory that cannot be used for this reason.
+pub(super) fn malformed(path: &Path, reason: impl Into<String>) -> FileError {
+    FileError::Malformed { path: path.to_owned(), position: None, reason: reason.into() }
 }
 
 fn read_at_most(file: fs::File, path: &Path, bytes_max: u64) -> Result<String, FileError> {
     let mut text = String::new();
-    let read =
-        file.take(bytes_max + 1).read_to_string(&mut text).map_err(unreadable_error(path))?;
+    let read = file.take(bytes_max + 1).read_to_string(&mut text).map_err(unreadable(path))?;
     if read as u64 > bytes_max {
-        let reason = format!("more than {bytes_max} bytes");
-        return Err(FileError::Malformed { path: path.to_owned(), position: None, reason });
+        return Err(malformed(path, format!("more than {bytes_max} bytes")));
     }
     Ok(text)
+}
+
+/// Escapes control characters in a path, so that a file name cannot forge a log line or send escape
+/// sequences to a terminal.
+pub(super) fn escape_path(path: &Path) -> String {
+    escaped(&path.display().to_string()).into_owned()
+}
+
+/// Maximum number of file names in a directory that are compared with the name of a missing file,
+/// to suggest the most similar one.
+const COMPARED_NAMES_MAX: usize = 1_000;
+
+/// Returns advice for an operator on a path that cannot be read, for example the name of a similar
+/// file.
+fn advice_on_path(path: &Path, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => match similar_file(path) {
+            Some(similar) => format!("did you mean {}?", escape_path(&similar)),
+            None => "correct the path".to_owned(),
+        },
+        io::ErrorKind::PermissionDenied => {
+            let user = rustix::process::geteuid().as_raw();
+            format!(
+                "tidegate runs as user {user}: let it read the file, for example with chmod a+r"
+            )
+        }
+        _ => "correct the path".to_owned(),
+    }
+}
+
+/// Returns the path of the file whose name is most similar to that of a missing file in the same
+/// directory, or `None` if no name is similar.
+fn similar_file(path: &Path) -> Option<PathBuf> {
+    let directory = path.parent()?;
+    let listed = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+    let entries = fs::read_dir(listed).ok()?.take(COMPARED_NAMES_MAX).flatten();
+    let names: Vec<String> = entries.filter_map(|e| e.file_name().into_string().ok()).collect();
+    let similar = nearest_word(path.file_name()?.to_str()?, names.iter().map(String::as_str))?;
+    Some(directory.join(similar))
 }
 
 #[cfg(test)]
@@ -297,5 +345,11 @@ mod tests {
             error("policy: [a, 1]"),
             "s.yaml:1: policy must be a single value, not a list; write `policy: a,1`"
         );
+    }
+
+    #[test]
+    fn a_file_name_cannot_forge_a_log_line() {
+        let name = escape_path(Path::new("a\n{\"level\":\"ERROR\"}\u{1b}[31m/é.yaml"));
+        assert_eq!(name, "a\\n{\"level\":\"ERROR\"}\\u{1b}[31m/é.yaml");
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! `policy_files` finds and reads the files; `policy` compiles them.
 
+use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Read};
 use std::panic::resume_unwind;
@@ -10,9 +11,8 @@ use std::path::PathBuf;
 use std::thread;
 
 use super::exit_codes::Failure;
-use super::files_and_env::read_secret_file;
-use super::policy_file_tracker::PolicyFileTracker;
-use super::policy_files::{Fingerprint, PolicyFileError, PolicyFiles};
+use super::files_and_env::{FileError, malformed, read_secret_file};
+use super::policy_files::{PolicyFiles, ReadFile};
 use super::wiring::server_config;
 use crate::domain::{Charge, RuleId};
 use crate::policy::{self, Diagnostic, FILE_BYTES_CEILING, Options, Policy, Secret, Source};
@@ -31,6 +31,36 @@ pub struct LoadedPolicy {
     pub files: usize,
     /// Hash of the names and contents of the policy files.
     pub fingerprint: Fingerprint,
+}
+
+/// Hash of the names and contents of all policy files. Replicas with the same policy have the same
+/// fingerprint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fingerprint(blake3::Hash);
+
+impl Fingerprint {
+    /// Hashes the names and contents of `files`, which must be in policy order (see `policy_files::FileKey`).
+    pub(super) fn from_sources(files: &[&Source]) -> Fingerprint {
+        let mut hasher = blake3::Hasher::new();
+        for file in files {
+            for part in [file.name.as_bytes(), &file.text] {
+                hasher.update(&(part.len() as u64).to_le_bytes()).update(part);
+            }
+        }
+        Fingerprint(hasher.finalize())
+    }
+
+    /// Returns the fingerprint of a policy whose contents have this hash.
+    pub(super) fn from_hash(hash: blake3::Hash) -> Fingerprint {
+        Fingerprint(hash)
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    /// Writes the first 16 hexadecimal digits, which are enough to compare replicas by eye.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.to_hex()[..16])
+    }
 }
 
 /// Loader of the configured policy files. Uses the same options at startup and at every reload.
@@ -56,12 +86,12 @@ impl PolicyLoader {
         Ok(PolicyLoader { files, options, secret })
     }
 
-    /// Reads and compiles the policy files. The first rule gets the id `first`. Also returns a
-    /// tracker that detects later changes to the files.
-    pub(super) fn load(&self, first: RuleId) -> Result<(LoadedPolicy, PolicyFileTracker), Failure> {
-        let mut tracker = PolicyFileTracker::new(self.files.read()?);
-        let loaded = tracker.with_sources(|files| self.compile(files, first))?;
-        Ok((loaded, tracker))
+    /// Reads and compiles the policy files. The first rule gets the id `first`. Also returns the
+    /// files, to detect later changes.
+    pub(super) fn load(&self, first: RuleId) -> Result<(LoadedPolicy, Vec<ReadFile>), Failure> {
+        let files = self.files.read().map_err(Failure::PolicyFiles)?;
+        let sources: Vec<&Source> = files.iter().map(|file| &file.source).collect();
+        Ok((self.compile(&sources, first)?, files))
     }
 
     /// Compiles files that are already in memory. The first rule gets the id `first`.
@@ -69,7 +99,11 @@ impl PolicyLoader {
     /// Uses a thread of its own: memory that one thread has allocated and another one frees cannot
     /// be reused before the first thread allocates again or ends. A large policy would never be
     /// freed, because the thread that has allocated it waits for the next one.
-    pub(super) fn compile(&self, files: &[Source], first: RuleId) -> Result<LoadedPolicy, Failure> {
+    pub(super) fn compile(
+        &self,
+        files: &[&Source],
+        first: RuleId,
+    ) -> Result<LoadedPolicy, Failure> {
         thread::scope(|scope| {
             let compile = || self.compile_here(files, first);
             let compiling = thread::Builder::new().name("compile".to_owned());
@@ -78,7 +112,7 @@ impl PolicyLoader {
         })
     }
 
-    fn compile_here(&self, files: &[Source], first: RuleId) -> Result<LoadedPolicy, Failure> {
+    fn compile_here(&self, files: &[&Source], first: RuleId) -> Result<LoadedPolicy, Failure> {
         let compiled = policy::compile(files, &self.options).map_err(Failure::Policy)?;
         Ok(LoadedPolicy {
             policy: Policy::build_with_first_id(&compiled.domains, self.secret.clone(), first)
@@ -155,7 +189,10 @@ pub fn check(paths: &[PathBuf], sources: Sources) -> Result<CheckedPolicy, Failu
     let has_stdin = paths.iter().any(|path| path.as_os_str() == STDIN);
     let load: Box<dyn Fn(Sources) -> Result<LoadedPolicy, Failure>> = match paths {
         [_] if has_stdin => {
-            let text = Source { name: "<stdin>".to_owned(), text: read_stdin()? };
+            let text = Source {
+                name: "<stdin>".to_owned(),
+                text: read_stdin().map_err(Failure::PolicyFiles)?,
+            };
             Box::new(move |sources| load_text(&text, sources))
         }
         _ if has_stdin => {
@@ -176,17 +213,17 @@ pub fn check(paths: &[PathBuf], sources: Sources) -> Result<CheckedPolicy, Failu
 const STDIN: &str = "-";
 
 /// Reads a policy from standard input, up to the largest value that `--policy-file-size` accepts.
-fn read_stdin() -> Result<Vec<u8>, PolicyFileError> {
+fn read_stdin() -> Result<Vec<u8>, FileError> {
     let (path, bytes_max) = (PathBuf::from("<stdin>"), FILE_BYTES_CEILING);
     let mut text = Vec::new();
     let read = io::stdin().lock().take(bytes_max as u64 + 1).read_to_end(&mut text);
     match read {
         Err(error) => {
             let advice = "give the policy on standard input, or as a file".to_owned();
-            Err(PolicyFileError::Unreadable { path, error, advice })
+            Err(FileError::Unreadable { path, error, advice })
         }
         Ok(bytes) if bytes > bytes_max => {
-            Err(PolicyFileError::TooLarge { path, bytes_max, setting: "policy-file-size" })
+            Err(malformed(&path, format!("more than {bytes_max} bytes (--policy-file-size)")))
         }
         Ok(_) => Ok(text),
     }
@@ -196,7 +233,7 @@ fn read_stdin() -> Result<Vec<u8>, PolicyFileError> {
 fn load_text(text: &Source, mut sources: Sources) -> Result<LoadedPolicy, Failure> {
     sources.flags.insert("policy".to_owned(), STDIN.to_owned());
     let (settings, _) = Settings::read(&sources).map_err(Failure::Settings)?;
-    PolicyLoader::new(&settings)?.compile(std::slice::from_ref(text), RuleId(0))
+    PolicyLoader::new(&settings)?.compile(&[text], RuleId(0))
 }
 
 /// Loads the policy at `paths`. Also returns the parsed settings.

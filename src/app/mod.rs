@@ -7,10 +7,9 @@ mod rlimit;
 
 mod control_plane_policy;
 mod load_policy;
-mod policy_file_tracker;
 mod policy_files;
-mod policy_reload;
 mod policy_source;
+mod policy_watcher;
 mod watcher_thread;
 
 mod http_ports;
@@ -37,9 +36,8 @@ pub use explain_offline::{SampleRequest, explain};
 pub use files_and_env::{
     FileError, environment, read_settings_file, read_text_file, write_text_file,
 };
-pub use load_policy::{CheckedPolicy, LoadedPolicy, check, schema};
+pub use load_policy::{CheckedPolicy, Fingerprint, LoadedPolicy, check, schema};
 pub use offline_engine::{OfflineEngine, plain_descriptor, to_entries};
-pub use policy_files::{Fingerprint, PolicyFileError};
 pub use serve::serve;
 
 use std::path::Path;

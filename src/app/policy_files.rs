@@ -2,18 +2,16 @@
 //! path so that the order does not depend on the file system.
 //!
 //! Follows symbolic links, because Kubernetes mounts a ConfigMap as links and updates it by
-//! replacing them. `policy_reload` watches for changes.
+//! replacing them. `policy_watcher` watches for changes.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::{error, fmt};
 
 use super::exit_codes::Failure;
-use super::files_and_env::open_regular_file;
-use crate::domain::{escaped, nearest_word};
+use super::files_and_env::{FileError, escape_path, malformed, open_regular_file, unreadable};
 use crate::policy::{FILE_BYTES_MAX, Options, PolicyDefaults, Source};
 use crate::settings::Settings;
 
@@ -49,7 +47,7 @@ pub(super) struct ListedFile {
 #[derive(Debug)]
 pub(super) struct ReadFile {
     pub(super) key: FileKey,
-    pub(super) contents: Vec<u8>,
+    pub(super) source: Source,
     /// `None` if the file changed while it was being read.
     pub(super) stamp: Option<FileStamp>,
 }
@@ -85,105 +83,25 @@ impl FileStamp {
     }
 }
 
-/// Error from finding or reading policy files.
-#[derive(Debug)]
-pub enum PolicyFileError {
-    /// No policy is configured.
-    NotConfigured,
-    /// A policy file or directory could not be read.
-    Unreadable {
-        /// Path of the file or directory.
-        path: PathBuf,
-        /// Error from the operating system.
-        error: io::Error,
-        /// Advice for the operator.
-        advice: String,
-    },
-    /// The path is a pipe, a socket or a device. Reading it could block forever.
-    NotAFile {
-        /// Path of the pipe, socket or device.
-        path: PathBuf,
-    },
-    /// The configured directories contain no policy file.
-    Empty {
-        /// Paths of the configured directories.
-        paths: Vec<PathBuf>,
-        /// Whether only files with the extension `.yaml` or `.yml` are policy files.
-        yaml_only: bool,
-    },
-    /// A policy file exceeds its size limit, or all policy files together exceed theirs.
-    TooLarge {
-        /// File at which the size limit was exceeded.
-        path: PathBuf,
-        /// Configured size limit, in bytes.
-        bytes_max: usize,
-        /// Name of the setting that was exceeded: `policy-file-size` or `policy-size`.
-        setting: &'static str,
-    },
-    /// The directories contain more than 10,000 files or are nested more than 16 deep.
-    TooMany {
-        /// First file or directory beyond the limit on the number of files or on the nesting depth.
-        path: PathBuf,
-    },
-}
-
-impl fmt::Display for PolicyFileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PolicyFileError::NotConfigured => f.write_str(
-                "no policy is configured: give --policy FILE|DIR, or RUNTIME_ROOT as in \
-                 envoyproxy/ratelimit",
-            ),
-            PolicyFileError::Unreadable { path, error, advice } => {
-                write!(f, "{}: {error}; {advice}", escape_path(path))
-            }
-            PolicyFileError::NotAFile { path } => {
-                let path = escape_path(path);
-                write!(f, "{path}: neither a file nor a directory; remove it, or correct the path")
-            }
-            PolicyFileError::Empty { paths, yaml_only } => {
-                let paths: Vec<_> = paths.iter().map(|path| escape_path(path)).collect();
-                let which = if *yaml_only { "no .yaml or .yml file" } else { "no file" };
-                let advice = match yaml_only {
-                    true => "rename the files to .yaml, or give each file by its own name",
-                    false => "correct the path",
-                };
-                write!(
-                    f,
-                    "{}: {which} in it (names with a leading dot are skipped); {advice}",
-                    paths.join(", ")
-                )
-            }
-            PolicyFileError::TooLarge { path, bytes_max, setting } => {
-                write!(f, "{}: more than {bytes_max} bytes (--{setting})", escape_path(path))
-            }
-            PolicyFileError::TooMany { path } => write!(
-                f,
-                "{}: more than {FILES_MAX} files or {DEPTH_MAX} directories deep; is this the \
-                 right directory?",
-                escape_path(path)
-            ),
-        }
-    }
-}
-
-impl error::Error for PolicyFileError {}
-
 impl PolicyFiles {
     /// Determines the policy paths from the settings: `--policy` or, if it is not set,
     /// `--runtime-root` and its subdirectories.
     ///
     /// # Errors
     ///
-    /// Returns [`PolicyFileError::NotConfigured`] if neither is set.
-    pub(super) fn new(settings: &Settings) -> Result<PolicyFiles, PolicyFileError> {
+    /// Returns [`Failure::Usage`] if neither is set.
+    pub(super) fn new(settings: &Settings) -> Result<PolicyFiles, Failure> {
         let is_runtime_root = settings.policy.is_empty();
         let paths = match &settings.runtime_root {
             _ if !is_runtime_root => settings.policy.clone(),
             Some(root) => {
                 vec![root.join(&settings.runtime_subdirectory).join(&settings.runtime_appdirectory)]
             }
-            None => return Err(PolicyFileError::NotConfigured),
+            None => {
+                let reason = "no policy is configured: give --policy FILE|DIR, or RUNTIME_ROOT as \
+                              in envoyproxy/ratelimit";
+                return Err(Failure::Usage(reason.to_owned()));
+            }
         };
         Ok(PolicyFiles {
             paths,
@@ -200,7 +118,7 @@ impl PolicyFiles {
     /// # Errors
     ///
     /// Returns an error for the first file or directory whose metadata cannot be read.
-    pub(super) fn list(&self) -> Result<Vec<ListedFile>, PolicyFileError> {
+    pub(super) fn list(&self) -> Result<Vec<ListedFile>, FileError> {
         let mut found = Vec::new();
         for (root, path) in self.paths.iter().enumerate() {
             let metadata =
@@ -211,37 +129,42 @@ impl PolicyFiles {
                 let stamp = FileStamp::from_metadata(&metadata);
                 found.push(ListedFile { key: (root, path.clone()), stamp });
             } else {
-                return Err(PolicyFileError::NotAFile { path: path.clone() });
+                return Err(malformed(path, NOT_A_FILE));
             }
         }
         // A file may be configured twice, or be configured and also lie in a configured directory.
         let mut seen = BTreeSet::new();
         found.retain(|file| seen.insert(file.key.1.clone()));
         if found.is_empty() {
-            let paths = self.paths.clone();
-            return Err(PolicyFileError::Empty { paths, yaml_only: !self.any_extension });
+            let paths: Vec<_> = self.paths.iter().map(|path| path.display().to_string()).collect();
+            let reason = match self.any_extension {
+                true => "no file in it (names with a leading dot are skipped); correct the path",
+                false => {
+                    "no .yaml or .yml file in it (names with a leading dot are skipped); rename \
+                     the files to .yaml, or give each file by its own name"
+                }
+            };
+            return Err(malformed(Path::new(&paths.join(", ")), reason));
         }
         Ok(found)
     }
 
     /// Returns the error for a configured path that cannot be read.
-    fn unreadable_root_error(&self, path: &Path, error: io::Error) -> PolicyFileError {
-        match unreadable_error(path, error) {
-            PolicyFileError::Unreadable { path, error, .. } if self.any_extension => {
-                let variables = "RUNTIME_ROOT, RUNTIME_SUBDIRECTORY, and RUNTIME_APPDIRECTORY \
-                                 (config, if not set)";
-                let advice = match first_missing(&path) {
-                    Some(missing) => format!(
-                        "{} does not exist: mount the directory, or correct {variables}, which \
-                         make up the path",
-                        escape_path(missing)
-                    ),
-                    None => format!("the path is {variables}: correct one of them"),
-                };
-                PolicyFileError::Unreadable { path, error, advice }
-            }
-            error => error,
+    fn unreadable_root_error(&self, path: &Path, error: io::Error) -> FileError {
+        if !self.any_extension {
+            return unreadable(path)(error);
         }
+        let variables =
+            "RUNTIME_ROOT, RUNTIME_SUBDIRECTORY, and RUNTIME_APPDIRECTORY (config, if not set)";
+        let advice = match first_missing(path) {
+            Some(missing) => format!(
+                "{} does not exist: mount the directory, or correct {variables}, which make up the \
+                 path",
+                escape_path(missing)
+            ),
+            None => format!("the path is {variables}: correct one of them"),
+        };
+        FileError::Unreadable { path: path.to_owned(), error, advice }
     }
 
     fn walk(
@@ -250,11 +173,10 @@ impl PolicyFiles {
         directory: &Path,
         depth: usize,
         found: &mut Vec<ListedFile>,
-    ) -> Result<(), PolicyFileError> {
-        let unreadable = |error| unreadable_error(directory, error);
+    ) -> Result<(), FileError> {
         let mut paths = Vec::new();
-        for entry in fs::read_dir(directory).map_err(unreadable)? {
-            let entry = entry.map_err(unreadable)?;
+        for entry in fs::read_dir(directory).map_err(unreadable(directory))? {
+            let entry = entry.map_err(unreadable(directory))?;
             if !(self.skip_dotfiles && entry.file_name().as_encoded_bytes().starts_with(b".")) {
                 paths.push(entry.path());
             }
@@ -264,16 +186,16 @@ impl PolicyFiles {
             let Some(metadata) = metadata_of_entry(&path)? else { continue };
             if metadata.is_dir() {
                 if depth + 1 >= DEPTH_MAX {
-                    return Err(PolicyFileError::TooMany { path });
+                    return Err(too_many(&path));
                 }
                 self.walk(root, &path, depth + 1, found)?;
             } else if self.is_policy_file(&path) {
                 // A FIFO or a socket with the name of a policy must not be skipped silently.
                 if !metadata.is_file() {
-                    return Err(PolicyFileError::NotAFile { path });
+                    return Err(malformed(&path, NOT_A_FILE));
                 }
                 if found.len() >= FILES_MAX {
-                    return Err(PolicyFileError::TooMany { path });
+                    return Err(too_many(&path));
                 }
                 found.push(ListedFile {
                     key: (root, path),
@@ -294,13 +216,13 @@ impl PolicyFiles {
     /// # Errors
     ///
     /// Returns an error for the first file or directory that cannot be read or is too large.
-    pub(super) fn read(&self) -> Result<Vec<ReadFile>, PolicyFileError> {
+    pub(super) fn read(&self) -> Result<Vec<ReadFile>, FileError> {
         let mut files = Vec::new();
         let mut bytes = 0;
         for ListedFile { key, .. } in self.list()? {
-            let (contents, stamp) = self.read_file(&key.1, bytes)?;
-            bytes += contents.len();
-            files.push(ReadFile { key, contents, stamp });
+            let (source, stamp) = self.read_file(&key.1, bytes)?;
+            bytes += source.text.len();
+            files.push(ReadFile { key, source, stamp });
         }
         Ok(files)
     }
@@ -316,99 +238,46 @@ impl PolicyFiles {
         &self,
         path: &Path,
         other_bytes: usize,
-    ) -> Result<(Vec<u8>, Option<FileStamp>), PolicyFileError> {
-        let unreadable = |error| unreadable_error(path, error);
-        let (mut file, before) = open_regular_file(path).map_err(unreadable)?;
+    ) -> Result<(Source, Option<FileStamp>), FileError> {
+        let unreadable = unreadable(path);
+        let (mut file, before) = open_regular_file(path).map_err(&unreadable)?;
         let left = self.total_bytes_max.saturating_sub(other_bytes);
         let bytes_max = self.file_bytes_max.min(left);
-        let mut bytes = Vec::new();
+        let mut text = Vec::new();
         let most = bytes_max as u64 + 1;
-        file.by_ref().take(most).read_to_end(&mut bytes).map_err(unreadable)?;
-        if bytes.len() > bytes_max {
+        file.by_ref().take(most).read_to_end(&mut text).map_err(&unreadable)?;
+        if text.len() > bytes_max {
             let (setting, bytes_max) = match left < self.file_bytes_max {
                 true => ("policy-size", self.total_bytes_max),
                 false => ("policy-file-size", self.file_bytes_max),
             };
-            return Err(PolicyFileError::TooLarge { path: path.to_owned(), bytes_max, setting });
+            return Err(malformed(path, format!("more than {bytes_max} bytes (--{setting})")));
         }
-        let [before, after] = [before, file.metadata().map_err(unreadable)?];
+        let [before, after] = [before, file.metadata().map_err(&unreadable)?];
         let [before, after] = [FileStamp::from_metadata(&before), FileStamp::from_metadata(&after)];
-        Ok((bytes, (before == after).then_some(after)))
+        let source = Source { name: escape_path(path), text };
+        Ok((source, (before == after).then_some(after)))
     }
 }
 
 /// Reads the `--policy-defaults` file, which sets defaults for the domains that a control plane
 /// sends. The file may be at most 4 MiB in size.
 pub(super) fn read_policy_defaults(path: &Path) -> Result<PolicyDefaults, Failure> {
-    let (file, _) = open_regular_file(path).map_err(|error| unreadable_error(path, error))?;
-    let (mut text, bytes_max) = (Vec::new(), FILE_BYTES_MAX);
-    let most = bytes_max as u64 + 1;
-    file.take(most).read_to_end(&mut text).map_err(|error| unreadable_error(path, error))?;
+    let failure = |error| Failure::PolicyFiles(unreadable(path)(error));
+    let (file, _) = open_regular_file(path).map_err(failure)?;
+    let mut text = Vec::new();
+    file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut text).map_err(failure)?;
     let source = Source { name: path.display().to_string(), text };
     PolicyDefaults::read(&source, &Options::default()).map_err(Failure::Policy)
 }
 
-/// Hash of the names and contents of all policy files. Replicas with the same policy have the same
-/// fingerprint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fingerprint(blake3::Hash);
+const NOT_A_FILE: &str = "neither a file nor a directory; remove it, or correct the path";
 
-impl Fingerprint {
-    /// Hashes the names and contents of `files`, which must be in policy order (see [`FileKey`]).
-    pub(super) fn from_sources(files: &[Source]) -> Fingerprint {
-        let mut hasher = blake3::Hasher::new();
-        for file in files {
-            for part in [file.name.as_bytes(), &file.text] {
-                hasher.update(&(part.len() as u64).to_le_bytes()).update(part);
-            }
-        }
-        Fingerprint(hasher.finalize())
-    }
-
-    /// Returns the fingerprint of a policy whose contents have this hash.
-    pub(super) fn from_hash(hash: blake3::Hash) -> Fingerprint {
-        Fingerprint(hash)
-    }
-}
-
-impl fmt::Display for Fingerprint {
-    /// Writes the first 16 hexadecimal digits, which are enough to compare replicas by eye.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.to_hex()[..16])
-    }
-}
-
-/// Escapes control characters in a path, so that a file name cannot forge a log line or send escape
-/// sequences to a terminal.
-pub(super) fn escape_path(path: &Path) -> String {
-    escaped(&path.display().to_string()).into_owned()
-}
-
-fn unreadable_error(path: &Path, error: io::Error) -> PolicyFileError {
-    let advice = advice_on_path(path, &error);
-    PolicyFileError::Unreadable { path: path.to_owned(), error, advice }
-}
-
-/// Maximum number of file names in a directory that are compared with the name of a missing file,
-/// to suggest the most similar one.
-const COMPARED_NAMES_MAX: usize = 1_000;
-
-/// Returns advice for an operator on a path that cannot be read, for example the name of a similar
-/// file.
-pub(super) fn advice_on_path(path: &Path, error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::NotFound => match similar_file(path) {
-            Some(similar) => format!("did you mean {}?", escape_path(&similar)),
-            None => "correct the path".to_owned(),
-        },
-        io::ErrorKind::PermissionDenied => {
-            let user = rustix::process::geteuid().as_raw();
-            format!(
-                "tidegate runs as user {user}: let it read the file, for example with chmod a+r"
-            )
-        }
-        _ => "correct the path".to_owned(),
-    }
+fn too_many(path: &Path) -> FileError {
+    let reason = format!(
+        "more than {FILES_MAX} files or {DEPTH_MAX} directories deep; is this the right directory?"
+    );
+    malformed(path, reason)
 }
 
 /// Returns the shortest prefix of a path that does not exist, or `None` if the whole path exists.
@@ -417,25 +286,14 @@ fn first_missing(path: &Path) -> Option<&Path> {
     parts.into_iter().rev().find(|part| part.symlink_metadata().is_err())
 }
 
-/// Returns the path of the file whose name is most similar to that of a missing file in the same
-/// directory, or `None` if no name is similar.
-fn similar_file(path: &Path) -> Option<PathBuf> {
-    let directory = path.parent()?;
-    let listed = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-    let entries = fs::read_dir(listed).ok()?.take(COMPARED_NAMES_MAX).flatten();
-    let names: Vec<String> = entries.filter_map(|e| e.file_name().into_string().ok()).collect();
-    let similar = nearest_word(path.file_name()?.to_str()?, names.iter().map(String::as_str))?;
-    Some(directory.join(similar))
-}
-
 /// Returns the metadata of a directory entry, or `None` if the entry was removed after it was
 /// listed, as temporary files often are. A dangling symbolic link is an error.
-fn metadata_of_entry(path: &Path) -> Result<Option<Metadata>, PolicyFileError> {
+fn metadata_of_entry(path: &Path) -> Result<Option<Metadata>, FileError> {
     match fs::metadata(path) {
         Ok(metadata) => Ok(Some(metadata)),
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unreadable_error(path, error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unreadable(path)(error)),
         Err(error) => match fs::symlink_metadata(path) {
-            Ok(_) => Err(unreadable_error(path, error)),
+            Ok(_) => Err(unreadable(path)(error)),
             Err(_) => Ok(None),
         },
     }
@@ -445,12 +303,6 @@ fn metadata_of_entry(path: &Path) -> Result<Option<Metadata>, PolicyFileError> {
 mod tests {
     use super::*;
     use crate::settings::Sources;
-
-    #[test]
-    fn a_file_name_cannot_forge_a_log_line() {
-        let name = escape_path(Path::new("a\n{\"level\":\"ERROR\"}\u{1b}[31m/é.yaml"));
-        assert_eq!(name, "a\\n{\"level\":\"ERROR\"}\\u{1b}[31m/é.yaml");
-    }
 
     #[test]
     fn a_fifo_or_socket_with_the_name_of_a_policy_is_an_error() {

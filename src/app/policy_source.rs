@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::control_plane_policy::ControlPlanePolicy;
 use super::exit_codes::Failure;
 use super::load_policy::{PolicyLoader, serving_key_secret};
-use super::policy_reload::{PolicyReloader, log_warnings, rule_names};
+use super::policy_watcher::{PolicyReloader, log_warnings, rule_names};
 use super::runtime_overrides::RuntimeOverrides;
 use super::signals::Signals;
-use super::watcher_thread::{WatcherSignals, WatcherThread};
+use super::watcher_thread::{PollTimer, WatcherThread};
 use crate::clock::Clock;
 use crate::control_plane::ControlPlaneStatus;
 use crate::domain::RuleId;
@@ -71,15 +71,13 @@ impl InitialPolicy {
     ) -> Result<InitialPolicy, Failure> {
         let secret = serving_key_secret(settings)?;
         let loader = PolicyLoader::with_secret(settings, secret.clone())?;
-        let (loaded, tracker) = loader.load(RuleId(0))?;
+        let (loaded, files) = loader.load(RuleId(0))?;
         log_warnings(&loaded.warnings);
         let names = rule_names(&loaded.policy);
         telemetry.record_policy_load(RuleId(0), names, loaded.fingerprint, Clock::System.now());
-        let files = Some(loaded.files);
-        let (poll, counters) = (settings.policy_poll, Arc::clone(&telemetry));
-        let reloader = PolicyReloader::new(loader, &loaded, tracker, counters, poll);
+        let reloader = PolicyReloader::new(loader, &loaded, files, Arc::clone(&telemetry));
         let source = PolicySource::Files(Box::new(reloader));
-        let policy = Arc::new(loaded.policy);
+        let (policy, files) = (Arc::new(loaded.policy), Some(loaded.files));
         Ok(InitialPolicy { policy, secret, telemetry, files, source })
     }
 
@@ -104,7 +102,7 @@ impl InitialPolicy {
         match self.source {
             PolicySource::Files(reloader) => {
                 let replace = move |policy| service.replace_policy(policy);
-                let run = move |signals: &WatcherSignals| reloader.run(signals, replace);
+                let run = move |timer: PollTimer| reloader.run(&timer, replace);
                 WatcherThread::start("policy", run).map(Some)
             }
             PolicySource::ControlPlane(source) => {

@@ -19,7 +19,7 @@ use super::log_level::LogLevelControl;
 use super::policy_source::InitialPolicy;
 use super::runtime_overrides::RuntimeOverrides;
 use super::signals::Signals;
-use super::watcher_thread::{WatcherSignals, WatcherThread};
+use super::watcher_thread::{PollTimer, WatcherThread};
 use super::wiring::admin_wiring::AdminWiring;
 use super::wiring::certificate_reload::CertificateReloader;
 use super::wiring::server_config;
@@ -141,7 +141,7 @@ async fn run(
     };
     let mut draining = listener.serve(Router::new(rate_limit, health), stop).await?;
     let deadline = draining.deadline();
-    watchers.iter().for_each(WatcherThread::stop);
+    drop(watchers);
     // Calls on both ports may need the connections to Redis, and so do the tasks that calls leave
     // behind. The connections run on the worker threads, which therefore stop last.
     let (drained, ()) = tokio::join!(draining.finish_calls(), http_ports.stop(deadline));
@@ -264,7 +264,7 @@ fn watch_files(
 ) -> Result<Vec<WatcherThread>, Failure> {
     let mut watchers = Vec::from_iter(policy.attach(overrides)?);
     if let Some(certificates) = certificates {
-        let run = move |signals: &WatcherSignals| certificates.run(signals);
+        let run = move |timer: PollTimer| certificates.run(&timer);
         watchers.push(WatcherThread::start("certificates", run)?);
     }
     Ok(watchers)

@@ -1,92 +1,80 @@
 //! Threads that watch files, one for each group of files. If a file system hangs, only the threads
 //! that read from it block. Decisions, probes and reads from other file systems are not delayed.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use super::exit_codes::Failure;
-use crate::clock::Clock;
 
-/// Thread that polls files for changes until it is stopped.
-pub(super) struct WatcherThread {
-    signals: Arc<WatcherSignals>,
-    thread: thread::JoinHandle<()>,
+/// Interval between polls of policy files, certificates, and secrets, 1 s. A rollout takes longer:
+/// the kubelet updates the files of a ConfigMap about once a minute. Listing 10,000 files, the
+/// maximum, takes a few percent of a core at this interval.
+pub(super) const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Thread that polls files for changes until this value is dropped.
+#[derive(Debug)]
+pub(super) struct WatcherThread(SyncSender<()>);
+
+/// Timer of a [`WatcherThread`], which determines when to poll.
+#[derive(Debug)]
+pub(super) struct PollTimer(Receiver<()>);
+
+/// Reason for a poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Poll {
+    /// The interval has passed.
+    Scheduled,
+    /// A signal has requested a reload of all files.
+    Requested,
 }
 
-/// Flags that make a [`WatcherThread`] stop or read all files again.
-#[derive(Debug, Default)]
-pub(super) struct WatcherSignals {
-    stop: AtomicBool,
-    reload: AtomicBool,
-}
-
-impl WatcherSignals {
-    pub(super) fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-
-    /// Parks the thread until `pause` has passed, or a stop or a reload is requested. A park can end
-    /// for another reason: the end of a scoped thread unparks the thread that has started it.
-    pub(super) fn park(&self, pause: Duration) {
-        let end = Clock::System.monotonic_now() + pause;
-        while !self.is_stopped() && !self.reload.load(Ordering::Relaxed) {
-            let left = end.saturating_duration_since(Clock::System.monotonic_now());
-            if left.is_zero() {
-                return;
-            }
-            thread::park_timeout(left);
+impl PollTimer {
+    /// Waits until `pause` has passed or a reload is requested. Returns `None` if the thread must
+    /// end.
+    pub(super) fn wait(&self, pause: Duration) -> Option<Poll> {
+        match self.0.recv_timeout(pause) {
+            Ok(()) => Some(Poll::Requested),
+            Err(RecvTimeoutError::Timeout) => Some(Poll::Scheduled),
+            Err(RecvTimeoutError::Disconnected) => None,
         }
-    }
-
-    /// Returns whether a reload of all files was requested, and clears the request.
-    pub(super) fn take_reload(&self) -> bool {
-        self.reload.swap(false, Ordering::Relaxed)
     }
 }
 
 impl WatcherThread {
-    /// Starts a thread that calls `run`. `run` must park the thread between polls, and return once
-    /// its signals request a stop.
+    /// Starts a thread that calls `run`. `run` must call [`PollTimer::wait`] before each poll, and
+    /// return once it returns `None`. Dropping the `WatcherThread` does not wait for that, because
+    /// a file system may hang.
     ///
     /// # Errors
     ///
     /// Returns [`Failure::Runtime`] if the thread cannot be started.
     pub(super) fn start(
         name: &str,
-        run: impl FnOnce(&WatcherSignals) + Send + 'static,
+        run: impl FnOnce(PollTimer) + Send + 'static,
     ) -> Result<WatcherThread, Failure> {
-        let signals = Arc::new(WatcherSignals::default());
-        let of_thread = Arc::clone(&signals);
-        let thread = thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || run(&of_thread))
-            .map_err(Failure::Runtime)?;
-        Ok(WatcherThread { signals, thread })
+        let (requests, timer) = sync_channel(1);
+        let run = move || run(PollTimer(timer));
+        thread::Builder::new().name(name.to_owned()).spawn(run).map_err(Failure::Runtime)?;
+        Ok(WatcherThread(requests))
     }
 
     /// Makes the thread read all files immediately.
     pub(super) fn reload(&self) {
-        self.signals.reload.store(true, Ordering::Relaxed);
-        self.thread.thread().unpark();
-    }
-
-    /// Makes the thread end after its current poll. Does not wait for the thread to end, because a
-    /// file system may hang.
-    pub(super) fn stop(&self) {
-        self.signals.stop.store(true, Ordering::Relaxed);
-        self.thread.thread().unpark();
+        // If the channel is full, a reload is due anyway.
+        let _ = self.0.try_send(());
     }
 }
-
-/// Interval at which small files, such as password files, are reread, 1 s.
-const READ_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Value, such as a password, that a background thread rereads from its file every second. Getting
 /// the value never blocks: while the file system hangs, the last value remains available.
 #[derive(Debug)]
-pub(super) struct WatchedValue<T>(Arc<Mutex<Option<T>>>);
+pub(super) struct WatchedValue<T> {
+    value: Arc<Mutex<Option<T>>>,
+    /// Ends the thread when it is dropped.
+    _thread: WatcherThread,
+}
 
 impl<T: Clone + Send + 'static> WatchedValue<T> {
     /// Starts a thread that calls `read` once a second until this `WatchedValue` is dropped. When
@@ -102,36 +90,25 @@ impl<T: Clone + Send + 'static> WatchedValue<T> {
         on_failure: fn(&Failure),
     ) -> Result<WatchedValue<T>, Failure> {
         let value = Arc::new(Mutex::new(Some(read()?)));
-        let of_thread = Arc::downgrade(&value);
-        thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || watch(&of_thread, read, on_failure))
-            .map_err(Failure::Runtime)?;
-        Ok(WatchedValue(value))
+        let latest = Arc::clone(&value);
+        let run = move |timer: PollTimer| {
+            let mut has_failed = false;
+            while timer.wait(POLL_INTERVAL).is_some() {
+                let read = read();
+                if let Err(error) = &read
+                    && !has_failed
+                {
+                    on_failure(error);
+                }
+                has_failed = read.is_err();
+                *latest.lock().unwrap_or_else(PoisonError::into_inner) = read.ok();
+            }
+        };
+        Ok(WatchedValue { value, _thread: WatcherThread::start(name, run)? })
     }
 
     /// Returns the value from the last read, or `None` if the last read failed.
     pub(super) fn get(&self) -> Option<T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-fn watch<T>(
-    value: &Weak<Mutex<Option<T>>>,
-    read: impl Fn() -> Result<T, Failure>,
-    on_failure: fn(&Failure),
-) {
-    let mut has_failed = false;
-    loop {
-        thread::sleep(READ_INTERVAL);
-        let read = read();
-        let Some(value) = value.upgrade() else { return };
-        if let Err(error) = &read
-            && !has_failed
-        {
-            on_failure(error);
-        }
-        has_failed = read.is_err();
-        *value.lock().unwrap_or_else(PoisonError::into_inner) = read.ok();
+        self.value.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -111,7 +111,7 @@ def away(stack):
 @fault_of("TidegateReloadRefused", within=1)
 def broken_policy(stack):
     """A policy with a fault arrives, and is rolled back an hour later."""
-    recording = stack.enter_context(Recording(embedded({"settings": {"policy-poll": "100ms"}})))
+    recording = stack.enter_context(Recording(embedded()))
     replica = recording.replicas[0]
     recording.healthy(CALM)
     replica.put("edge.yaml", POLICY.replace("unit:", "units:"))

@@ -36,7 +36,6 @@ def counting_in(redis, more=None):
         "redis": {**redis, "auth": {"existingSecret": ""}, "infoPoll": "100ms", "budget": "1s"},
         "keySecret": {"existingSecret": ""},
         "prometheusRule": {"redisP99Seconds": 0.1},
-        "settings": {"policy-poll": "100ms"},
         "policy": {"files": {"edge.yaml": POLICY}},
     }
     return chart.merged(chart.merged(chart.cases()["redis"], base), more or {})

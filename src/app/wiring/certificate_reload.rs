@@ -8,12 +8,11 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::thread;
 
 use crate::app::exit_codes::Failure;
-use crate::app::policy_files::escape_path;
+use crate::app::files_and_env::escape_path;
 use crate::app::read_pem_file;
-use crate::app::watcher_thread::WatcherSignals;
+use crate::app::watcher_thread::{POLL_INTERVAL, Poll, PollTimer};
 use crate::clock::Clock;
 use crate::server::{Grant, Tls, TlsMaterial};
 use crate::settings::{DomainGrant, Settings};
@@ -68,11 +67,10 @@ impl CertificateReloader {
         self.tls.clone()
     }
 
-    /// Polls the files at the `--policy-poll` interval until `signals` request a stop.
-    pub(crate) fn run(mut self, signals: &WatcherSignals) {
-        while !signals.is_stopped() {
-            thread::park_timeout(self.settings.policy_poll);
-            if signals.take_reload() {
+    /// Polls the files until `timer` ends the thread.
+    pub(crate) fn run(mut self, timer: &PollTimer) {
+        while let Some(poll) = timer.wait(POLL_INTERVAL) {
+            if poll == Poll::Requested {
                 // Two polls, because a change takes effect at the second poll that finds it.
                 self.poll();
             }

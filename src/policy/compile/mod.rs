@@ -19,6 +19,7 @@ pub(crate) mod tiers;
 pub(crate) mod time_zone;
 pub(crate) mod warnings;
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -66,9 +67,12 @@ pub struct CompiledPolicy {
 /// let errors = compile(&[source], &Options::default()).unwrap_err();
 /// assert!(errors.to_string().starts_with("edge.yaml:2:56: descriptors[0].rate_limit.unit: "));
 /// ```
-pub fn compile(sources: &[Source], options: &Options) -> Result<CompiledPolicy, Diagnostics> {
+pub fn compile(
+    sources: &[impl Borrow<Source>],
+    options: &Options,
+) -> Result<CompiledPolicy, Diagnostics> {
     let mut errors = Vec::new();
-    let mut sources: Vec<&Source> = sources.iter().collect();
+    let mut sources: Vec<&Source> = sources.iter().map(Borrow::borrow).collect();
     sources.sort_by(|a, b| a.name.cmp(&b.name));
     check_total_size(&sources, options, &mut errors);
     let mut documents = Vec::new();

@@ -1,5 +1,5 @@
 //! Architecture rules, read off the source: allowed imports per module, external crates per module,
-//! file heads, file length. A failure names the file, the line and the rule.
+//! file heads. A failure names the file, the line and the rule.
 
 pub mod source_reader;
 
@@ -73,10 +73,6 @@ const OUTSIDE: &[(&str, &[&str], &str)] = &[
     ("std::fs", &["app", "main", "server::listener"], "nobody below app reads a file"),
     ("tokio::fs", &["app"], "nobody below app reads a file"),
 ];
-
-/// A guard against files that nobody reads to the end; never a reason to cut an idea in two.
-const LINES_MAX: usize = 600;
-const MAIN_LINES_MAX: usize = 60;
 
 /// Fails with every broken rule at once.
 pub fn none(broken: Vec<String>) {
@@ -244,19 +240,6 @@ fn the_domain_uses_the_standard_library_only() {
             if !["std", "super", "self"].contains(&root) {
                 broken.push(format!("{}:{}: domain uses {root}", file.path, line.number));
             }
-        }
-    }
-    none(broken);
-}
-
-#[test]
-fn a_file_is_at_most_600_lines_long_and_main_60() {
-    let mut broken = Vec::new();
-    let roots = ["src", "tests", "load", "proto"];
-    for file in roots.iter().flat_map(|root| all_files(root)) {
-        let bound = if file.path == "src/main.rs" { MAIN_LINES_MAX } else { LINES_MAX };
-        if file.lines.len() > bound {
-            broken.push(format!("{}: {} lines, at most {bound}", file.path, file.lines.len()));
         }
     }
     none(broken);

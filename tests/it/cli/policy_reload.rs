@@ -120,7 +120,7 @@ fn a_change_takes_effect_while_other_files_keep_changing() {
     let files = directory(&[("limits/a.yaml", FIVE_A_DAY), ("limits/b.yaml", &other_domain("21"))]);
     let limits = files.path().join("limits");
     let mut command = tidegate();
-    command.args(["serve", "--policy-poll", "1s", "--policy"]).arg(&limits);
+    command.args(["serve", "--policy"]).arg(&limits);
     let serving = Tidegate::start(&mut command, files);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -216,7 +216,7 @@ fn sighup_reloads_at_once() {
     let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
     let path = files.path().join("policy.yaml");
     let mut command = tidegate();
-    command.args(["serve", "--policy-poll", "1h", "--policy"]).arg(&path);
+    command.args(["serve", "--policy"]).arg(&path);
     let serving = Tidegate::start(&mut command, files);
     serving.signal("HUP");
     serving.logged_in_time("policy files read again, nothing has changed");
@@ -247,6 +247,8 @@ fn a_reload_drops_cached_refusals() {
         );
         assert_eq!(status(), 429);
         fs::write(serving.directory().join("policy.yaml"), policy).expect("writable");
+        // Sooner than the next poll, so that a refusal is still cached.
+        serving.signal("HUP");
         until_limit_is(&serving, &number.to_string());
         // The policy is replaced just before the cache is cleared.
         thread::sleep(Duration::from_millis(20));

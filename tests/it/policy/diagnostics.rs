@@ -107,7 +107,7 @@ fn columns_count_characters_and_a_byte_order_mark_is_none() {
 
 #[test]
 fn no_file_at_all_is_a_fault() {
-    let faults = compile(&[], &Options::default()).unwrap_err();
+    let faults = compile(&[] as &[Source], &Options::default()).unwrap_err();
     assert_eq!(faults.0[0].kind, DiagnosticKind::Empty);
 }
 

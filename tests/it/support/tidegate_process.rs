@@ -121,7 +121,7 @@ impl Tidegate {
         let child = command
             .envs([("GRPC_HOST", "127.0.0.1"), ("GRPC_PORT", "0"), ("HOST", "127.0.0.1")])
             .envs([("PORT", "0"), ("DEBUG_PORT", "0"), ("LOG_FORMAT", "json")])
-            .envs([("TIDEGATE_THREADS", "1"), ("TIDEGATE_POLICY_POLL", "50ms")])
+            .env("TIDEGATE_THREADS", "1")
             .stdout(Stdio::null())
             .stderr(file)
             .spawn()

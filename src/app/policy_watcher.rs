@@ -1,0 +1,362 @@
+//! Watches the policy files and activates a changed policy. If the new policy has errors, the last
+//! valid policy stays active.
+//!
+//! The watcher polls, because polling detects swapped ConfigMap links, replaced files and unmounted
+//! directories on every file system. Kernel events miss some of these.
+//!
+//! A file that is still being written is not read, because half of a policy file is often a valid
+//! policy with fewer limits. A file counts as complete once two consecutive polls find the same
+//! stamp (device, inode, size and timestamps), or immediately if another file has taken its place,
+//! because a rename replaces a whole file. A file that keeps changing is read anyway.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{io, mem};
+
+use super::exit_codes::Failure;
+use super::files_and_env::{FileError, escape_path};
+use super::load_policy::{Fingerprint, LoadedPolicy, PolicyLoader};
+use super::policy_files::{FileKey, FileStamp, ListedFile, PolicyFiles, ReadFile};
+use super::watcher_thread::{POLL_INTERVAL, Poll, PollTimer};
+use crate::clock::Clock;
+use crate::domain::RuleId;
+use crate::policy::{Diagnostic, Policy, Source};
+use crate::telemetry::{RuleName, Telemetry};
+
+#[cfg(test)]
+mod tests;
+
+/// Maximum number of diagnostics logged per load. One more line reports how many were omitted. A
+/// single mistake can cause a thousand diagnostics, which would bury all other log lines.
+const LOGGED_DIAGNOSTICS_MAX: usize = 20;
+
+/// Interval between polls while files are incomplete, 750 ms. Three such polls take less than 3 s,
+/// so a change takes effect within 3 s even if other files keep changing.
+const INCOMPLETE_POLL_INTERVAL: Duration = Duration::from_millis(750);
+
+/// Interval between polls while a reload that a signal has requested waits for files to be complete,
+/// 100 ms. A file that is being written changes more often.
+const REQUESTED_POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Number of consecutive polls with incomplete files after which the complete files are read
+/// anyway, and with them each file that was incomplete at all of these polls. The policy then uses
+/// the last contents of each other incomplete file. Earlier polls read no file, so that files
+/// copied one after another take effect together.
+const INCOMPLETE_POLLS_MAX: u32 = 3;
+
+/// Number of consecutive polls that find a file incomplete after which a warning is due.
+const UNSETTLED_POLLS: u32 = 10;
+
+/// State of the policy files at the last poll, and the last complete contents of each.
+///
+/// The contents, at most `--policy-size` bytes in total, are kept so that a change to one file can
+/// take effect while another file is still being written.
+#[derive(Debug, Default)]
+struct WatchedFiles {
+    files: BTreeMap<FileKey, WatchedFile>,
+    /// Number of consecutive polls, including the last one, that found incomplete files.
+    incomplete_polls: u32,
+    /// Whether the contents may have changed since the last poll that returned true.
+    has_changed: bool,
+}
+
+#[derive(Debug, Default)]
+struct WatchedFile {
+    /// Stamp that the last poll found. `None` if the file was missing.
+    listed: Option<FileStamp>,
+    /// Stamp of `source`. `None` if the file changed while it was being read, or must be read
+    /// again.
+    read: Option<FileStamp>,
+    /// Last complete contents of the file, or `None` if the file has never been complete.
+    source: Option<Source>,
+    /// Number of consecutive polls, including the last one, that found the file incomplete.
+    incomplete_polls: u32,
+}
+
+impl WatchedFile {
+    fn bytes(&self) -> usize {
+        self.source.as_ref().map_or(0, |source| source.text.len())
+    }
+}
+
+impl WatchedFiles {
+    /// Creates the state from the files that were read at startup.
+    fn new(files: Vec<ReadFile>) -> WatchedFiles {
+        let file = |ReadFile { key, source, stamp }| {
+            let source = Some(source);
+            (key, WatchedFile { listed: stamp, read: stamp, source, incomplete_polls: 0 })
+        };
+        WatchedFiles { files: files.into_iter().map(file).collect(), ..WatchedFiles::default() }
+    }
+
+    /// Makes the next polls read all files, even those that have not changed.
+    fn reread(&mut self) {
+        self.files.values_mut().for_each(|file| file.read = None);
+    }
+
+    /// Lists the policy files, and reads those that are complete and have changed. Returns whether
+    /// the contents may have changed. If files are incomplete, the first two polls in a row read
+    /// nothing and return false, because the files may soon be complete.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a file or directory cannot be read, or if the policy is too large.
+    fn poll(&mut self, files: &PolicyFiles) -> Result<bool, FileError> {
+        self.update(files.list()?);
+        self.incomplete_polls = match self.files.values().any(|file| file.incomplete_polls > 0) {
+            true => self.incomplete_polls.saturating_add(1),
+            false => 0,
+        };
+        if self.incomplete_polls > 0 && self.incomplete_polls < INCOMPLETE_POLLS_MAX {
+            return Ok(false);
+        }
+        self.read(files)?;
+        Ok(mem::take(&mut self.has_changed))
+    }
+
+    /// Updates the files to match `listed`.
+    fn update(&mut self, listed: Vec<ListedFile>) {
+        let mut former = mem::take(&mut self.files);
+        for ListedFile { key, stamp } in listed {
+            let mut file = former.remove(&key).unwrap_or_default();
+            let is_complete = |last: FileStamp| last == stamp || !last.is_same_file(&stamp);
+            file.incomplete_polls = match file.listed.is_some_and(is_complete) {
+                true => 0,
+                false => file.incomplete_polls.saturating_add(1),
+            };
+            file.listed = Some(stamp);
+            self.files.insert(key, file);
+        }
+        // A file may be missing for a moment while it is being replaced, so a file counts as
+        // removed only when two consecutive polls do not find it.
+        for (key, file) in former.into_iter().filter(|(_, file)| file.source.is_some()) {
+            match file.listed {
+                None => self.has_changed = true,
+                Some(_) => {
+                    let missing =
+                        WatchedFile { listed: None, read: None, incomplete_polls: 1, ..file };
+                    self.files.insert(key, missing);
+                }
+            }
+        }
+    }
+
+    /// Reads the files that are complete or keep changing, if they have changed since the last read.
+    fn read(&mut self, files: &PolicyFiles) -> Result<(), FileError> {
+        let mut bytes: usize = self.files.values().map(WatchedFile::bytes).sum();
+        for ((_, path), file) in &mut self.files {
+            let is_readable = matches!(file.incomplete_polls, 0 | INCOMPLETE_POLLS_MAX..);
+            let Some(stamp) = file.listed.filter(|_| is_readable && file.read != file.listed)
+            else {
+                continue;
+            };
+            bytes -= file.bytes();
+            match files.read_file(path, bytes) {
+                // Since it was listed, the file must not have changed, or must have been replaced.
+                Ok((source, Some(read))) if read == stamp || !read.is_same_file(&stamp) => {
+                    (file.listed, file.read, file.source) = (Some(read), Some(read), Some(source));
+                    self.has_changed = true;
+                }
+                // The file changed while it was being read, so old and new contents may be mixed.
+                Ok(_) => file.listed = None,
+                Err(FileError::Unreadable { error, .. })
+                    if error.kind() == io::ErrorKind::NotFound =>
+                {
+                    file.listed = None;
+                }
+                Err(error) => return Err(error),
+            }
+            bytes += file.bytes();
+        }
+        Ok(())
+    }
+
+    /// Returns the paths of the files that the last poll found incomplete for the
+    /// [`UNSETTLED_POLLS`]th time in a row.
+    fn newly_unsettled(&self) -> impl Iterator<Item = &Path> {
+        let is_due = |file: &WatchedFile| file.incomplete_polls == UNSETTLED_POLLS;
+        self.files.iter().filter(move |(_, file)| is_due(file)).map(|((_, path), _)| &**path)
+    }
+
+    /// Returns the last complete contents of all files, in policy order (see [`FileKey`]).
+    fn sources(&self) -> Vec<&Source> {
+        self.files.values().filter_map(|file| file.source.as_ref()).collect()
+    }
+}
+
+/// Reloader that polls the policy files and compiles them when they change.
+pub(super) struct PolicyReloader {
+    loader: PolicyLoader,
+    telemetry: Arc<Telemetry>,
+    files: WatchedFiles,
+    /// Fingerprint of the files that were compiled last, even if they were invalid.
+    last_read: Fingerprint,
+    /// Fingerprint of the files of the active policy.
+    active: Fingerprint,
+    /// Id of the next policy's first rule.
+    next_rule: RuleId,
+    /// Whether a signal has requested a reload that has not ended yet.
+    is_requested: bool,
+    /// Whether reading the files has failed and has not succeeded since. Used to log a failure that
+    /// lasts for several polls only once.
+    is_unreadable: bool,
+}
+
+impl PolicyReloader {
+    /// Creates a reloader whose active policy is `loaded`, from `files`.
+    pub(super) fn new(
+        loader: PolicyLoader,
+        loaded: &LoadedPolicy,
+        files: Vec<ReadFile>,
+        telemetry: Arc<Telemetry>,
+    ) -> Self {
+        PolicyReloader {
+            next_rule: first_rule_after(&loaded.policy, RuleId(0)),
+            last_read: loaded.fingerprint,
+            active: loaded.fingerprint,
+            files: WatchedFiles::new(files),
+            is_requested: false,
+            is_unreadable: false,
+            loader,
+            telemetry,
+        }
+    }
+
+    /// Polls until `timer` ends the thread, and calls `replace` with each new policy. Runs on its
+    /// own thread, because reading a large policy must not delay decisions or probes.
+    pub(super) fn run(mut self, timer: &PollTimer, replace: impl Fn(Arc<Policy>)) {
+        while let Some(poll) = timer.wait(self.pause()) {
+            if let Some(policy) = self.poll(poll) {
+                replace(policy);
+            }
+        }
+    }
+
+    fn pause(&self) -> Duration {
+        match self.files.incomplete_polls {
+            0 => POLL_INTERVAL,
+            _ if self.is_requested => REQUESTED_POLL_INTERVAL,
+            _ => INCOMPLETE_POLL_INTERVAL,
+        }
+    }
+
+    /// Reads the files that have changed, or every file if a signal has requested the poll. Returns
+    /// the new policy if the contents have changed and are valid.
+    fn poll(&mut self, poll: Poll) -> Option<Arc<Policy>> {
+        if poll == Poll::Requested {
+            self.is_requested = true;
+            self.files.reread();
+        }
+        let polled = self.files.poll(&self.loader.files);
+        for file in self.files.newly_unsettled() {
+            let (file, polls) = (escape_path(file), UNSETTLED_POLLS);
+            let advice = "write a new file and rename it: half of a policy may be in force";
+            tracing::warn!(file, polls, advice, "a policy file changes at every poll");
+        }
+        match polled {
+            Ok(true) => self.load(),
+            Ok(false) => None,
+            Err(error) => {
+                self.report_unreadable(&Failure::PolicyFiles(error));
+                None
+            }
+        }
+    }
+
+    /// Compiles the last complete contents of the files, unless they are the same as before.
+    fn load(&mut self) -> Option<Arc<Policy>> {
+        let sources = self.files.sources();
+        if sources.is_empty() {
+            return None;
+        }
+        let was_requested = mem::take(&mut self.is_requested);
+        self.is_unreadable = false;
+        let fingerprint = Fingerprint::from_sources(&sources);
+        if fingerprint == self.last_read {
+            if was_requested {
+                tracing::info!(%fingerprint, "policy files read again, nothing has changed");
+            }
+            // If the files were unreadable for a while, the metrics still show a failed reload.
+            if self.active == fingerprint {
+                self.telemetry.record_policy_unchanged();
+            }
+            return None;
+        }
+        self.last_read = fingerprint;
+        match self.loader.compile(&sources, self.next_rule) {
+            Ok(loaded) => Some(self.accept(loaded)),
+            Err(failure) => {
+                self.report_failure(&failure);
+                None
+            }
+        }
+    }
+
+    fn accept(&mut self, loaded: LoadedPolicy) -> Arc<Policy> {
+        log_warnings(&loaded.warnings);
+        tracing::info!(
+            files = loaded.files,
+            rules = loaded.policy.rules().len(),
+            fingerprint = %loaded.fingerprint,
+            "policy reloaded"
+        );
+        let names = rule_names(&loaded.policy);
+        self.telemetry.record_policy_load(
+            self.next_rule,
+            names,
+            loaded.fingerprint,
+            Clock::System.now(),
+        );
+        self.active = loaded.fingerprint;
+        self.next_rule = first_rule_after(&loaded.policy, self.next_rule);
+        Arc::new(loaded.policy)
+    }
+
+    /// Logs a failure to read the files. Further failures are not logged until a poll succeeds.
+    /// That poll compares the contents with those of the active policy.
+    fn report_unreadable(&mut self, failure: &Failure) {
+        self.is_requested = false;
+        self.files.has_changed = true;
+        if !self.is_unreadable {
+            self.is_unreadable = true;
+            self.report_failure(failure);
+        }
+    }
+
+    fn report_failure(&self, failure: &Failure) {
+        self.telemetry.record_policy_load_failure();
+        let text = failure.to_string();
+        for error in text.lines().take(LOGGED_DIAGNOSTICS_MAX) {
+            tracing::error!(error, "policy error");
+        }
+        let errors = text.lines().count();
+        tracing::error!(errors, "policy not reloaded, the last good one stays in force");
+    }
+}
+
+/// Returns the id that follows the last rule of a policy whose first rule has the id `first`.
+pub(super) fn first_rule_after(policy: &Policy, first: RuleId) -> RuleId {
+    // A policy of 64 MiB has far fewer than u32::MAX rules, so even after wrapping, the numbers of
+    // two consecutive policies never overlap.
+    RuleId(first.0.wrapping_add(u32::try_from(policy.rules().len()).unwrap_or(u32::MAX)))
+}
+
+/// Returns the names of the rules as shown in metrics, in rule-id order.
+pub(super) fn rule_names(policy: &Policy) -> impl Iterator<Item = RuleName> {
+    policy.rules().iter().map(|rule| RuleName {
+        domain: policy.domain_name(rule).into(),
+        path: Arc::clone(&rule.path),
+    })
+}
+
+pub(super) fn log_warnings(warnings: &[Diagnostic]) {
+    for warning in warnings.iter().take(LOGGED_DIAGNOSTICS_MAX) {
+        tracing::warn!(warning = %warning, "policy warning");
+    }
+    if warnings.len() > LOGGED_DIAGNOSTICS_MAX {
+        let more = warnings.len() - LOGGED_DIAGNOSTICS_MAX;
+        tracing::warn!(more, "more policy warnings, run `tidegate check` to see all");
+    }
+}

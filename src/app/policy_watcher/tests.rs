@@ -1,0 +1,310 @@
+//! Tests of the watcher: which polls read which files, and what a reload reports.
+
+use std::fs;
+
+use super::*;
+use crate::settings::{Settings, Sources};
+use crate::telemetry::{AllMetrics, MetricsPage};
+
+const ONE: &str = "domain: edge\ndescriptors:\n  - key: a\n    rate_limit: {unit: second}\n";
+const ANOTHER: &str = "  - key: b\n    rate_limit: {unit: second}\n";
+
+const THIRD: &str = "  - key: c\n    rate_limit: {unit: second}\n";
+
+fn reloader(path: &Path) -> PolicyReloader {
+    let sources = Sources::from_flags(&[("policy", &path.display().to_string())]);
+    let loader = PolicyLoader::new(&Settings::read(&sources).unwrap().0).unwrap();
+    let (loaded, files) = loader.load(RuleId(0)).unwrap();
+    let telemetry = Arc::new(Telemetry::new(0.8));
+    PolicyReloader::new(loader, &loaded, files, telemetry)
+}
+
+#[test]
+fn a_file_that_is_still_being_written_is_not_loaded() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("policy.yaml");
+    fs::write(&path, [ONE, ANOTHER].concat()).unwrap();
+    let mut reload = reloader(&path);
+    assert!(reload.poll(Poll::Scheduled).is_none());
+    for text in [ONE.to_owned(), [ONE, ANOTHER, THIRD].concat()] {
+        fs::write(&path, text).unwrap();
+        assert!(reload.poll(Poll::Scheduled).is_none(), "half of it was a valid policy");
+    }
+    let policy = reload.poll(Poll::Scheduled).expect("a new policy");
+    assert_eq!(policy.rules().len(), 3);
+}
+
+const INVALID: &str = "domain: edge\ndescriptors:\n  - key: a\n    rate_limit: {unit: second";
+
+/// Polls until a change is compiled. Returns three metrics: whether the last reload succeeded,
+/// successful loads, failed loads.
+fn poll_until_read(reload: &mut PolicyReloader) -> [u64; 3] {
+    (0..=4).for_each(|_| drop(reload.poll(Poll::Scheduled)));
+    let metrics = AllMetrics::new(Arc::clone(&reload.telemetry), Vec::new());
+    let text = MetricsPage::new(Arc::new(metrics)).text().unwrap();
+    ["last_reload_successful", "load_success_total", "load_error_total"].map(|name| {
+        let begin = format!("tidegate_config_{name} ");
+        text.lines().find_map(|line| line.strip_prefix(&begin)).unwrap().parse().unwrap()
+    })
+}
+
+/// Returns a temporary directory, the path of a policy file in it that contains `ONE`, and a
+/// reloader for that file. Dropping the first value deletes the directory.
+fn reloader_of_one() -> (tempfile::TempDir, std::path::PathBuf, PolicyReloader) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("policy.yaml");
+    fs::write(&path, ONE).unwrap();
+    let mut reload = reloader(&path);
+    reload.telemetry.record_policy_load(RuleId(0), [], "", crate::domain::Micros(1));
+    assert_eq!(poll_until_read(&mut reload), [1, 1, 0], "the start was good");
+    (directory, path, reload)
+}
+
+#[test]
+fn an_invalid_policy_shows_in_metrics_until_it_is_fixed_or_rolled_back() {
+    let (_directory, path, mut reload) = reloader_of_one();
+    fs::write(&path, INVALID).unwrap();
+    assert_eq!(poll_until_read(&mut reload), [0, 1, 1]);
+    assert_eq!(poll_until_read(&mut reload), [0, 1, 1], "it stays, and is counted once");
+    fs::write(&path, [ONE, ANOTHER].concat()).unwrap();
+    assert_eq!(poll_until_read(&mut reload), [1, 2, 1]);
+    fs::write(&path, INVALID).unwrap();
+    assert_eq!(poll_until_read(&mut reload), [0, 2, 2]);
+    fs::write(&path, [ONE, ANOTHER].concat()).unwrap();
+    assert_eq!(poll_until_read(&mut reload)[0], 1, "back to what is in force");
+}
+
+#[test]
+fn every_policy_gets_new_rule_ids() {
+    // A call in flight counts on the rules of its own policy.
+    let (_directory, path, mut reload) = reloader_of_one();
+    let mut policies = Vec::new();
+    for text in [[ONE, ANOTHER].concat(), ONE.to_owned(), [ONE, THIRD].concat()] {
+        fs::write(&path, text).unwrap();
+        policies.extend((0..3).filter_map(|_| reload.poll(Poll::Scheduled)));
+    }
+    let numbers: Vec<u32> =
+        policies.iter().flat_map(|policy| policy.rules().iter().map(|rule| rule.id.0)).collect();
+    assert_eq!(numbers, [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn an_unreadable_file_that_returns_unchanged_counts_as_loaded() {
+    let (_directory, path, mut reload) = reloader_of_one();
+    fs::remove_file(&path).unwrap();
+    assert_eq!(poll_until_read(&mut reload), [0, 1, 1]);
+    fs::write(&path, ONE).unwrap();
+    assert_eq!(poll_until_read(&mut reload), [1, 1, 1], "in force all the time: nothing to load");
+    fs::write(&path, INVALID).unwrap();
+    assert_eq!(poll_until_read(&mut reload), [0, 1, 2]);
+    fs::remove_file(&path).unwrap();
+    assert_eq!(poll_until_read(&mut reload), [0, 1, 3]);
+    fs::write(&path, INVALID).unwrap();
+    assert_eq!(poll_until_read(&mut reload), [0, 1, 3], "readable, and still refused");
+    fs::write(&path, ONE).unwrap();
+    assert_eq!(poll_until_read(&mut reload)[0], 1);
+    fs::write(&path, [ONE, ANOTHER].concat()).unwrap();
+    let [_, loads, failures] = poll_until_read(&mut reload);
+    fs::remove_file(&path).unwrap();
+    assert_eq!(poll_until_read(&mut reload), [0, loads, failures + 1]);
+    fs::write(&path, [ONE, ANOTHER].concat()).unwrap();
+    assert_eq!(poll_until_read(&mut reload), [1, loads, failures + 1], "a reloaded policy too");
+}
+
+#[test]
+fn a_directory_that_returns_unchanged_counts_as_loaded() {
+    let parent = tempfile::tempdir().unwrap();
+    let [mounted, unmounted] = ["mounted", "unmounted"].map(|name| parent.path().join(name));
+    fs::create_dir(&mounted).unwrap();
+    fs::write(mounted.join("policy.yaml"), ONE).unwrap();
+    let mut reload = reloader(&mounted);
+    reload.telemetry.record_policy_load(RuleId(0), [], "", crate::domain::Micros(1));
+    assert_eq!(poll_until_read(&mut reload), [1, 1, 0]);
+    // The files keep their stamps, unlike a file that is written again.
+    fs::rename(&mounted, &unmounted).unwrap();
+    assert_eq!(poll_until_read(&mut reload), [0, 1, 1]);
+    fs::rename(&unmounted, &mounted).unwrap();
+    assert_eq!(poll_until_read(&mut reload), [1, 1, 1]);
+}
+
+fn policy_files(directory: &Path) -> PolicyFiles {
+    let sources = Sources::from_flags(&[("policy", &directory.display().to_string())]);
+    PolicyFiles::new(&Settings::read(&sources).unwrap().0).unwrap()
+}
+
+fn texts(files: &WatchedFiles) -> Vec<&str> {
+    let sources = files.sources().into_iter();
+    sources.map(|source| str::from_utf8(&source.text).unwrap()).collect()
+}
+
+/// Returns a directory with two policy files, its configuration, and their state after a poll
+/// that has found both files complete.
+fn two_watched_files() -> (tempfile::TempDir, PolicyFiles, WatchedFiles) {
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["a", "b"] {
+        fs::write(directory.path().join(name).with_extension("yaml"), name).unwrap();
+    }
+    let files = policy_files(directory.path());
+    let mut watched = WatchedFiles::new(files.read().unwrap());
+    assert!(!watched.poll(&files).unwrap(), "nothing has changed");
+    (directory, files, watched)
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_read_keeps_its_last_complete_contents() {
+    let (directory, files, mut watched) = two_watched_files();
+    let path = directory.path().join("a.yaml");
+    fs::write(&path, "new").unwrap();
+    watched.update(files.list().unwrap());
+    watched.update(files.list().unwrap());
+    // The listing says that the file is complete, but it is written once more before it is
+    // read.
+    fs::write(&path, "newer").unwrap();
+    watched.read(&files).unwrap();
+    assert!(!watched.has_changed);
+    assert_eq!(texts(&watched), ["a", "b"]);
+    for _ in 0..2 {
+        watched.poll(&files).unwrap();
+    }
+    assert_eq!(texts(&watched), ["newer", "b"]);
+}
+
+#[test]
+fn a_removed_file_counts_as_removed_at_the_second_poll() {
+    let (directory, files, mut watched) = two_watched_files();
+    fs::remove_file(directory.path().join("a.yaml")).unwrap();
+    assert!(!watched.poll(&files).unwrap(), "it may be being replaced");
+    assert!(watched.poll(&files).unwrap());
+    assert_eq!(texts(&watched), ["b"]);
+}
+
+#[test]
+fn a_change_takes_effect_at_the_third_poll_while_other_files_keep_changing() {
+    let (directory, files, mut watched) = two_watched_files();
+    fs::write(directory.path().join("a.yaml"), "a2").unwrap();
+    let polls = [1, 2, 3].map(|poll| {
+        let file = |name: String| directory.path().join(name);
+        fs::write(file(format!("c{poll}.yaml")), "half").unwrap();
+        let has_changed = watched.poll(&files).unwrap();
+        fs::remove_file(file(format!("c{poll}.yaml"))).unwrap();
+        has_changed
+    });
+    assert_eq!(polls, [false, false, true], "c may become complete");
+    assert_eq!(texts(&watched), ["a2", "b"], "no c was there for three polls");
+}
+
+#[test]
+fn a_file_that_changes_at_every_poll_is_read_from_the_third_on() {
+    let (directory, files, mut watched) = two_watched_files();
+    for poll in 1..=14 {
+        let written = "b".repeat(poll + 1);
+        fs::write(directory.path().join("b.yaml"), &written).unwrap();
+        assert_eq!(watched.poll(&files).unwrap(), poll >= 3, "b may become complete");
+        assert_eq!(watched.newly_unsettled().count(), usize::from(poll == 10));
+        if poll >= 3 {
+            assert_eq!(texts(&watched), ["a", &written]);
+        }
+    }
+}
+
+/// Replaces a file by renaming a complete one.
+fn replace(directory: &Path, name: &str, text: &str) {
+    fs::write(directory.join(".new"), text).unwrap();
+    fs::rename(directory.join(".new"), directory.join(name)).unwrap();
+}
+
+#[test]
+fn a_file_that_was_replaced_by_renaming_is_read_at_the_next_poll() {
+    let (directory, files, mut watched) = two_watched_files();
+    for round in 0..20 {
+        let text = format!("a{round}");
+        replace(directory.path(), "a.yaml", &text);
+        assert!(watched.poll(&files).unwrap());
+        assert_eq!(texts(&watched), [&text, "b"]);
+    }
+    // Several files in one poll, and one that is not complete.
+    replace(directory.path(), "a.yaml", "new a");
+    replace(directory.path(), "b.yaml", "new b");
+    assert!(watched.poll(&files).unwrap());
+    assert_eq!(texts(&watched), ["new a", "new b"]);
+    replace(directory.path(), "a.yaml", "newer a");
+    fs::write(directory.path().join("b.yaml"), "half of b").unwrap();
+    assert!(!watched.poll(&files).unwrap(), "they take effect together");
+    assert!(watched.poll(&files).unwrap());
+    assert_eq!(texts(&watched), ["newer a", "half of b"]);
+}
+
+#[test]
+fn every_swap_of_the_links_of_a_config_map_is_seen_at_the_next_poll() {
+    let mount = tempfile::tempdir().unwrap();
+    let swap = |round: usize| {
+        let version = mount.path().join(format!("..{round}"));
+        fs::create_dir(&version).unwrap();
+        for name in ["a.yaml", "b.yaml"] {
+            fs::write(version.join(name), format!("{name} {round}")).unwrap();
+        }
+        std::os::unix::fs::symlink(&version, mount.path().join("..new")).unwrap();
+        fs::rename(mount.path().join("..new"), mount.path().join("..data")).unwrap();
+    };
+    swap(0);
+    for name in ["a.yaml", "b.yaml"] {
+        let target = Path::new("..data").join(name);
+        std::os::unix::fs::symlink(target, mount.path().join(name)).unwrap();
+    }
+    let files = policy_files(mount.path());
+    let mut watched = WatchedFiles::new(files.read().unwrap());
+    for round in 1..20 {
+        swap(round);
+        assert!(watched.poll(&files).unwrap());
+        assert_eq!(texts(&watched), [format!("a.yaml {round}"), format!("b.yaml {round}")]);
+    }
+}
+
+#[test]
+fn a_requested_reload_waits_for_a_file_that_is_being_written() {
+    let (directory, files, mut watched) = two_watched_files();
+    watched.reread();
+    assert!(watched.poll(&files).unwrap(), "every file is read");
+    assert_eq!(texts(&watched), ["a", "b"]);
+    fs::write(directory.path().join("a.yaml"), "half").unwrap();
+    watched.reread();
+    assert!(!watched.poll(&files).unwrap());
+    fs::write(directory.path().join("a.yaml"), "half and half").unwrap();
+    watched.reread();
+    assert!(!watched.poll(&files).unwrap());
+    assert!(watched.incomplete_polls > 0, "the next poll comes soon");
+    assert!(watched.poll(&files).unwrap());
+    assert_eq!(texts(&watched), ["half and half", "b"]);
+}
+
+#[test]
+fn files_changed_one_after_the_other_take_effect_together() {
+    let (directory, files, mut watched) = two_watched_files();
+    fs::write(directory.path().join("a.yaml"), "a2").unwrap();
+    assert!(!watched.poll(&files).unwrap());
+    fs::write(directory.path().join("b.yaml"), "b2").unwrap();
+    assert!(!watched.poll(&files).unwrap(), "the second file is not complete");
+    assert!(watched.poll(&files).unwrap());
+    assert_eq!(texts(&watched), ["a2", "b2"]);
+}
+
+#[test]
+fn the_size_of_all_files_is_bounded_at_a_reload_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: usize| {
+        fs::write(directory.path().join(name), vec![b'#'; bytes]).unwrap();
+    };
+    write("a.yaml", 1_024);
+    write("b.yaml", 1_024);
+    let path = directory.path().display().to_string();
+    let flags = [("policy", &*path), ("policy-size", "2048"), ("policy-file-size", "2048")];
+    let settings = Settings::read(&Sources::from_flags(&flags)).unwrap().0;
+    let files = PolicyFiles::new(&settings).unwrap();
+    let mut watched = WatchedFiles::new(files.read().unwrap());
+    assert!(!watched.poll(&files).unwrap());
+    write("b.yaml", 1_025);
+    watched.reread();
+    assert!(!watched.poll(&files).unwrap());
+    let error = watched.poll(&files).unwrap_err().to_string();
+    assert!(error.ends_with("b.yaml: more than 2048 bytes (--policy-size)"), "{error}");
+}
