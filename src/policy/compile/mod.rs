@@ -103,8 +103,7 @@ pub fn compile(
     }
     let mut notes = Vec::new();
     for MergedDomain { spec, files, origins } in &domains {
-        let found =
-            warnings::find_warnings(spec, files, origins, &documents, options.bounds.entries_max);
+        let found = warnings::find_warnings(spec, files, origins, &documents);
         warnings.extend(found.warnings);
         notes.extend(found.notes);
     }

@@ -97,32 +97,28 @@ fn read_replaces<'d>(
     reported.map_or(Ok(names.into()), Err)
 }
 
-/// Reports keys that conflict with `unlimited`. An unknown `unit` is only a warning, because
+/// Reports keys that conflict with `unlimited`. An unknown `unit` has no effect, because
 /// envoyproxy/ratelimit accepts it in combination with `unlimited`.
 fn check_unlimited_conflicts<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
 ) -> Result<(), ErrorReported> {
     let mut reported = Ok(());
-    if let Some(unit) = reader.read_string(fields, &keywords::UNIT)? {
-        if parse_unit(&unit).is_some() {
-            let message = match fields.is_set(&keywords::REQUESTS_PER_UNIT) {
-                true => {
-                    "`unit` and `requests_per_unit` have no meaning beside `unlimited`; remove \
-                     `unlimited` to have this limit, or these two to have none"
-                }
-                false => {
-                    "`unit` has no meaning beside `unlimited`; remove `unlimited` to have a limit, \
-                     or `unit` to have none"
-                }
-            };
-            reported = Err(reader.descend((&keywords::UNIT).into(), |reader| {
-                reader.report(Target::Key, DiagnosticKind::Conflict, message)
-            }));
-        } else if !unit.is_empty() {
-            let message = "beside `unlimited` the unit has no effect; remove it".to_owned();
-            reader.report_key(&keywords::UNIT, DiagnosticKind::NeverMatches, message);
-        }
+    let unit = reader.read_string(fields, &keywords::UNIT)?;
+    if unit.is_some_and(|unit| parse_unit(&unit).is_some()) {
+        let message = match fields.is_set(&keywords::REQUESTS_PER_UNIT) {
+            true => {
+                "`unit` and `requests_per_unit` have no meaning beside `unlimited`; remove \
+                 `unlimited` to have this limit, or these two to have none"
+            }
+            false => {
+                "`unit` has no meaning beside `unlimited`; remove `unlimited` to have a limit, or \
+                 `unit` to have none"
+            }
+        };
+        reported = Err(reader.descend((&keywords::UNIT).into(), |reader| {
+            reader.report(Target::Key, DiagnosticKind::Conflict, message)
+        }));
     }
     for key in COUNTING_KEYS.iter().filter(|key| fields.is_set(key)) {
         let message =

@@ -1,12 +1,13 @@
 //! Warns about configuration that is valid but contradicts itself or has no effect. Also adds
 //! notes, which give advice about configuration that works as written.
 //!
-//! Each check is a function over one domain; add new ones to [`CHECKS`]. Checks only run on a
+//! Each check is a function over one domain; add one to [`CHECKS`] only for a mistake that somebody
+//! has reported or that `tests/mistakes` shows. Checks only run on a
 //! policy without errors, so a node's position in its list is its position in the file.
 
 use std::collections::HashSet;
 
-use super::spec::{DomainSpec, LimitSpec, NodeSpec, ValueSpec};
+use super::spec::{DomainSpec, NodeSpec};
 use crate::domain::nearest_word;
 use crate::policy::syntax::diagnostic::{
     DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, Target, quoted,
@@ -15,31 +16,8 @@ use crate::policy::syntax::document::Document;
 use crate::policy::syntax::keywords;
 
 /// Checks that produce the warnings and notes of a domain, in the order in which they run.
-const CHECKS: [fn(&mut Linter<'_>); 6] = [
-    check_keys_and_depth,
-    check_unreachable_siblings,
-    check_replaces,
-    check_leaves,
-    check_shared_counters,
-    check_absent_entries,
-];
-
-/// Maximum number of pairs of patterns compared among the children of one node, enough for 2,000
-/// patterns. Beyond this number, shadowed patterns are not reported, because comparing more pairs
-/// would delay reloads.
-const PATTERN_PAIRS_MAX: usize = 2_000_000;
-
-/// Descriptor keys that identify the destination of a request rather than the client.
-const DESTINATION_KEYS: [&str; 8] = [
-    "generic_key",
-    "header_match",
-    "query_parameter_value_match",
-    "destination_cluster",
-    ":path",
-    ":method",
-    ":authority",
-    ":scheme",
-];
+const CHECKS: [fn(&mut Linter<'_>); 4] =
+    [check_keys, check_replaces, check_leaves, check_absent_entries];
 
 /// Descriptor keys whose value Envoy can determine for every request.
 const ALWAYS_PRESENT_KEYS: [&str; 9] = [
@@ -71,10 +49,9 @@ pub(crate) fn find_warnings(
     files: &[usize],
     origins: &[(usize, usize)],
     documents: &[Document<'_>],
-    entries_max: usize,
 ) -> Findings {
     let found = Findings::default();
-    let mut linter = Linter { domain, origins, documents, entries_max, found };
+    let mut linter = Linter { domain, origins, documents, found };
     for check in CHECKS {
         check(&mut linter);
     }
@@ -102,9 +79,6 @@ struct Linter<'a> {
     domain: &'a DomainSpec,
     origins: &'a [(usize, usize)],
     documents: &'a [Document<'a>],
-    /// Maximum number of entries of a descriptor. A rule that is more than this many levels deep
-    /// never matches.
-    entries_max: usize,
     found: Findings,
 }
 
@@ -165,8 +139,9 @@ impl<'a> Linter<'a> {
     }
 }
 
-/// Warns about `*` in keys and about rules too deep to match. Adds a note about `:path` as a key.
-fn check_keys_and_depth(linter: &mut Linter<'_>) {
+/// Warns about `*` in keys, which is a wildcard in envoyproxy/ratelimit. Adds a note about `:path` as
+/// a key: clients can evade such a limit (envoyproxy/envoy#22584).
+fn check_keys(linter: &mut Linter<'_>) {
     linter.visit_nodes(|linter, node_path, node| {
         if node.key.contains('*') {
             let message = "`*` in a key is a plain character; patterns go into `value`";
@@ -186,15 +161,6 @@ fn check_keys_and_depth(linter: &mut Linter<'_>) {
                 DiagnosticKind::PathAsKey,
                 message,
             );
-        }
-        if node.rule.is_some() && node_path.indices.len() > linter.entries_max {
-            let message = format!(
-                "this rule never matches: it is {} entries deep, and a request has at most \
-                 {}",
-                node_path.indices.len(),
-                linter.entries_max
-            );
-            linter.add_finding(&node_path.indices, |p| p, DiagnosticKind::NeverMatches, message);
         }
     });
 }
@@ -224,125 +190,10 @@ fn check_sibling_leaves(linter: &mut Linter<'_>, nodes: &[NodeSpec], above: &[us
     }
 }
 
-/// Adds a note about each limit for which all callers share one counter.
-fn check_shared_counters(linter: &mut Linter<'_>) {
-    linter.visit_nodes(|linter, node_path, node| {
-        let Some(rule) = &node.rule else { return };
-        for (nth, limit) in rule.limits.iter().enumerate() {
-            if limit.limit.capacity().0 > 0 && !distinguishes_clients(limit, &node_path.nodes) {
-                let message = "one counter for all callers: no entry of its key names a client; \
-                               add one such as remote_address, unless that is meant";
-                let path = |p| limit_path(p, nth, limit.in_list);
-                linter.add_finding(
-                    &node_path.indices,
-                    path,
-                    DiagnosticKind::OneCounterForAll,
-                    message,
-                );
-            }
-        }
-    });
-}
-
 /// Returns the path of one limit of the descriptor at `path`: entry `nth` of `rate_limits` if
 /// `in_list` is true, otherwise `rate_limit`.
 fn limit_path(path: Path, nth: usize, in_list: bool) -> Path {
     if in_list { path.key("rate_limits").index(nth) } else { path.key("rate_limit") }
-}
-
-/// Returns whether any entry of a limit's counter key varies by client. Ignores the entry that
-/// selects the consumer class.
-fn distinguishes_clients(limit: &LimitSpec, path: &[&NodeSpec]) -> bool {
-    let levels = path.len() - usize::from(limit.tiers.is_some());
-    let is_counted = |at: &usize| limit.per.as_ref().is_none_or(|per| per.contains(at));
-    (0..levels).filter(is_counted).any(|at| varies_by_client(path[at]))
-}
-
-/// Returns whether a node matches different values for different clients, so that each client gets
-/// its own counter.
-fn varies_by_client(node: &NodeSpec) -> bool {
-    let varies = match node.value {
-        ValueSpec::Any => true,
-        ValueSpec::Exact(_) => false,
-        ValueSpec::Pattern(_) => !node.share_threshold,
-    };
-    varies && !DESTINATION_KEYS.contains(&&*node.key)
-}
-
-/// Warns about patterns and default nodes that never match because a sibling pattern of the same
-/// key, which is tried first, matches all of their values.
-fn check_unreachable_siblings(linter: &mut Linter<'_>) {
-    let domain = linter.domain;
-    check_covered_siblings(linter, &domain.nodes, &[]);
-    linter.visit_nodes(|linter, node_path, node| {
-        check_covered_siblings(linter, &node.children, &node_path.indices)
-    });
-}
-
-fn check_covered_siblings(linter: &mut Linter<'_>, nodes: &[NodeSpec], above: &[usize]) {
-    let patterns: Vec<(&str, &str)> = nodes
-        .iter()
-        .filter_map(|node| match &node.value {
-            ValueSpec::Pattern(pattern) => Some((&*node.key, &**pattern)),
-            ValueSpec::Any | ValueSpec::Exact(_) => None,
-        })
-        .collect();
-    let (mut earlier, mut pairs) = (0, 0);
-    for (at, node) in nodes.iter().enumerate() {
-        let (before, values) = match &node.value {
-            ValueSpec::Exact(_) => continue,
-            ValueSpec::Pattern(pattern) => {
-                earlier += 1;
-                (&patterns[..earlier - 1], &**pattern)
-            }
-            // A default node is tried after all patterns, whatever its position in the file.
-            ValueSpec::Any => (&patterns[..], "*"),
-        };
-        pairs += before.len();
-        if pairs > PATTERN_PAIRS_MAX {
-            return;
-        }
-        let covers =
-            |(key, pattern): &&(&str, &str)| *key == &*node.key && pattern_covers(pattern, values);
-        if let Some((_, pattern)) = before.iter().find(covers) {
-            let message = format!(
-                "this descriptor never matches: the pattern {} takes every value from it",
-                quoted(pattern)
-            );
-            let at: Vec<usize> = above.iter().copied().chain([at]).collect();
-            linter.add_finding(&at, |p| p, DiagnosticKind::NeverMatches, message);
-        }
-    }
-}
-
-/// Returns whether `pattern` matches `text`. A `*` in `text` is matched only by a `*` of `pattern`.
-/// If `text` is a pattern itself, true therefore means that `pattern` matches every value that
-/// `text` matches.
-fn pattern_covers(pattern: &str, text: &str) -> bool {
-    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
-    let (mut p, mut t) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    while t < text.len() {
-        match pattern.get(p) {
-            Some(b'*') => {
-                star = Some((p, t));
-                p += 1;
-            }
-            Some(byte) if *byte == text[t] => {
-                p += 1;
-                t += 1;
-            }
-            _ => match &mut star {
-                Some((star_at, star_end)) => {
-                    *star_end += 1;
-                    p = *star_at + 1;
-                    t = *star_end;
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern[p..].iter().all(|byte| *byte == b'*')
 }
 
 /// Warns about `replaces` entries that name no limit of the domain.
@@ -364,8 +215,8 @@ fn check_replaces(linter: &mut Linter<'_>) {
 }
 
 /// Adds notes if every limit of a domain requires an entry that can be absent. Envoy omits a
-/// descriptor if one of its entries is absent, so some requests might not be limited at all. Each
-/// note is about a key that is the first such entry on the path of a limit. There is one note per
+/// descriptor if one of its entries is absent, so some requests might not be limited at all
+/// (envoyproxy/envoy#10124). Each note is about a key that is the first such entry on the path of a limit. There is one note per
 /// distinct key.
 fn check_absent_entries(linter: &mut Linter<'_>) {
     let can_be_absent = |node: &NodeSpec| !ALWAYS_PRESENT_KEYS.contains(&&*node.key);
@@ -423,23 +274,4 @@ fn check_hash_tags(linter: &mut Linter<'_>, document: &Document<'_>) {
         document.diagnostic(&path, Target::Value, DiagnosticKind::UnknownHashTag, message)
     };
     linter.found.warnings.extend(unknown.map(warning).take(DIAGNOSTICS_MAX));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::pattern_covers;
-
-    #[test]
-    fn a_pattern_covers_another_iff_it_matches_all_its_values() {
-        for (general, specific) in
-            [("*", "*"), ("**", "*"), ("*", "a*"), ("a*", "ab*"), ("*b*", "ab*"), ("a*c", "a*bc")]
-        {
-            assert!(pattern_covers(general, specific), "{general} {specific}");
-        }
-        for (general, specific) in
-            [("a*", "*"), ("ab*", "a*"), ("a*b", "a*"), ("*a", "*ab"), ("a*a", "a"), ("*b*", "a*")]
-        {
-            assert!(!pattern_covers(general, specific), "{general} {specific}");
-        }
-    }
 }

@@ -151,9 +151,9 @@ impl fmt::Display for Diagnostics {
 
 impl std::error::Error for Diagnostics {}
 
-/// Kind of an error, a warning, or a note. Kinds from `NeverMatches` to `NoRules` are warnings: the
+/// Kind of an error, a warning, or a note. Kinds from `StarInKey` to `NoRules` are warnings: the
 /// policy is valid, but a part of it contradicts another or has no effect. Kinds from
-/// `OneCounterForAll` on are notes: advice about configuration that works as written.
+/// `NoLimitWhenAbsent` on are notes: advice about configuration that works as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DiagnosticKind {
     /// There is no policy file, or a file is empty.
@@ -188,8 +188,6 @@ pub enum DiagnosticKind {
     /// A descriptor or domain occurs twice.
     Duplicate,
 
-    /// Warning: the rule never matches, or the key has no effect.
-    NeverMatches,
     /// Warning: the key contains `*`, which is a wildcard only in values.
     StarInKey,
     /// Warning: `replaces` names a limit that does not exist.
@@ -204,8 +202,6 @@ pub enum DiagnosticKind {
     /// Warning: the domain has no rules.
     NoRules,
 
-    /// Note: all clients share one counter.
-    OneCounterForAll,
     /// Note: Envoy omits the descriptor if a request lacks one of the descriptor's entries, so that
     /// the request is not limited.
     NoLimitWhenAbsent,
@@ -232,14 +228,12 @@ impl DiagnosticKind {
             DiagnosticKind::Missing => "missing",
             DiagnosticKind::Conflict => "conflict",
             DiagnosticKind::Duplicate => "duplicate",
-            DiagnosticKind::NeverMatches => "never-matches",
             DiagnosticKind::StarInKey => "star-in-key",
             DiagnosticKind::UnknownReplaces => "unknown-replaces",
             DiagnosticKind::UnknownHashTag => "unknown-hash-tag",
             DiagnosticKind::DeniesAll => "denies-all",
             DiagnosticKind::NoLimit => "no-limit",
             DiagnosticKind::NoRules => "no-rules",
-            DiagnosticKind::OneCounterForAll => "one-counter-for-all",
             DiagnosticKind::NoLimitWhenAbsent => "no-limit-when-absent",
             DiagnosticKind::PathAsKey => "path-as-key",
         }
@@ -247,12 +241,12 @@ impl DiagnosticKind {
 
     /// Returns whether the kind is a warning. A policy with warnings is still valid.
     pub fn is_warning(self) -> bool {
-        (DiagnosticKind::NeverMatches..DiagnosticKind::OneCounterForAll).contains(&self)
+        (DiagnosticKind::StarInKey..DiagnosticKind::NoLimitWhenAbsent).contains(&self)
     }
 
     /// Returns whether the kind is a note. `check --strict` accepts notes.
     pub fn is_note(self) -> bool {
-        self >= DiagnosticKind::OneCounterForAll
+        self >= DiagnosticKind::NoLimitWhenAbsent
     }
 }
 

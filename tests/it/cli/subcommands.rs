@@ -19,8 +19,7 @@ fn check_counts_files_rules_and_warnings() {
 
 #[test]
 fn check_groups_notes_by_kind_and_a_start_does_not_log_them() {
-    let rule =
-        "  - {key: generic_key, value: NAME, rate_limit: {unit: day, requests_per_unit: 5}}\n";
+    let rule = "  - {key: ':path', value: NAME, rate_limit: {unit: day, requests_per_unit: 5}}\n";
     let rules: String = (0..9).map(|n| rule.replace("NAME", &format!("v{n}"))).collect();
     let policy = format!("domain: edge\ndescriptors:\n{rules}");
     let files = directory(&[("p.yaml", &policy)]);
@@ -28,7 +27,7 @@ fn check_groups_notes_by_kind_and_a_start_does_not_log_them() {
     let ran = run(&["check", "--strict", &path]).with_code(0);
     assert!(ran.out.ends_with("ok: 1 file, 9 rules, 0 warnings, 9 notes\n"), "{}", ran.out);
     assert_eq!(ran.err.matches("note: ").count(), 1, "{}", ran.err);
-    let fifth = format!("{path}:8:47 and 3 more\n");
+    let fifth = format!("{path}:8:11 and 3 more\n");
     assert!(ran.err.contains("= also at ") && ran.err.contains(&fifth), "{}", ran.err);
     let serving = Tidegate::policy(&policy, &[]);
     assert!(!serving.log().contains("policy warning"), "{}", serving.log());
@@ -44,7 +43,7 @@ const THREE_KINDS: [(&str, &str); 3] = [
     ),
     (
         "noted.yaml",
-        "domain: noted\ndescriptors:\n  - {key: generic_key, value: a, rate_limit: {unit: day, \
+        "domain: noted\ndescriptors:\n  - {key: ':path', value: a, rate_limit: {unit: day, \
          requests_per_unit: 5}}\n",
     ),
 ];
