@@ -1,15 +1,11 @@
 //! Policy files as bytes, and the checks of their size, encoding, and control characters before
-//! parsing. The resources of a control plane are in `resource`.
+//! parsing.
 //!
-//! Not here: reading files from disk (`app`), parsing YAML (`syntax::document`).
+//! Not here: reading files from disk (`app`), parsing YAML (`syntax::document`), the resources of a
+//! control plane (`syntax::resource`).
 
-pub(crate) mod domain_defaults;
-pub(crate) mod read_budget;
-pub(crate) mod resource;
-
-use super::syntax::diagnostic::{Diagnostic, DiagnosticKind, quoted};
-use super::syntax::excerpt::LineIndex;
-use super::syntax::yaml::Span;
+use super::diagnostic::{Diagnostic, DiagnosticKind, Span, quoted};
+use super::excerpt::LineIndex;
 use crate::domain::{Bounds, Charge};
 
 /// Name and content of one policy file.

@@ -11,7 +11,7 @@ use prost::Message as _;
 
 use super::messages::rate_limit_descriptor::Entry;
 use super::messages::{RateLimitDescriptor, RateLimitRequest};
-use crate::policy::spec::{HttpEntry, HttpMapping, HttpSource};
+use crate::policy::spec::{HttpEntry, HttpMapping, HttpSource, RequestPart};
 
 /// Header with the method of the client's request. NGINX and HAProxy send `x-forwarded-*` headers
 /// only if configured; Caddy and Traefik always send them.
@@ -77,13 +77,13 @@ fn find_value(
             None => return Ok(None),
         },
         HttpSource::Value(text) => text.as_bytes(),
-        HttpSource::Method => forwarded(FORWARDED_METHOD)?,
-        HttpSource::Host => forwarded(FORWARDED_HOST)?,
-        HttpSource::Path => {
+        HttpSource::Request(RequestPart::Method) => forwarded(FORWARDED_METHOD)?,
+        HttpSource::Request(RequestPart::Host) => forwarded(FORWARDED_HOST)?,
+        HttpSource::Request(RequestPart::Path) => {
             let uri = forwarded(FORWARDED_URI)?;
             uri.split(|byte| matches!(byte, b'?' | b'#')).next().unwrap_or_default()
         }
-        HttpSource::RemoteAddress => {
+        HttpSource::Request(RequestPart::RemoteAddress) => {
             let address = find_client_address(headers, trusted_hops);
             let address = address.ok_or(MissingHeader(FORWARDED_FOR))?;
             return Ok(Some(address.to_string().into()));
@@ -154,9 +154,15 @@ mod tests {
     fn every_source_has_a_value() {
         let mapping = mapping(&[
             &[entry("tenant", HttpSource::Header("x-tenant".into()))],
-            &[entry("method", HttpSource::Method), entry("path", HttpSource::Path)],
-            &[entry("host", HttpSource::Host), entry("source", HttpSource::Value("authz".into()))],
-            &[entry("remote_address", HttpSource::RemoteAddress)],
+            &[
+                entry("method", HttpSource::Request(RequestPart::Method)),
+                entry("path", HttpSource::Request(RequestPart::Path)),
+            ],
+            &[
+                entry("host", HttpSource::Request(RequestPart::Host)),
+                entry("source", HttpSource::Value("authz".into())),
+            ],
+            &[entry("remote_address", HttpSource::Request(RequestPart::RemoteAddress))],
         ]);
         let sent = [
             ("x-tenant", "acme"),
@@ -192,10 +198,10 @@ mod tests {
     #[test]
     fn a_missing_proxy_header_is_an_error() {
         let sources = [
-            (HttpSource::Method, "x-forwarded-method"),
-            (HttpSource::Path, "x-forwarded-uri"),
-            (HttpSource::Host, "x-forwarded-host"),
-            (HttpSource::RemoteAddress, "x-forwarded-for"),
+            (HttpSource::Request(RequestPart::Method), "x-forwarded-method"),
+            (HttpSource::Request(RequestPart::Path), "x-forwarded-uri"),
+            (HttpSource::Request(RequestPart::Host), "x-forwarded-host"),
+            (HttpSource::Request(RequestPart::RemoteAddress), "x-forwarded-for"),
         ];
         for (source, name) in sources {
             let mapping = mapping(&[&[entry("k", source)]]);

@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use super::spec::RejectionBody;
-use crate::policy::syntax::diagnostic::{DiagnosticKind, Target};
+use crate::policy::diagnostic::{DiagnosticKind, Target};
+use crate::policy::spec::RejectionBody;
 use crate::policy::syntax::keywords::{BODY_TEXT, CONTENT_TYPE};
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 

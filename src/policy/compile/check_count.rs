@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::spec::{DomainSpec, NodeSpec};
 use crate::domain::Bounds;
+use crate::policy::spec::{DomainSpec, NodeSpec};
 
 /// Returns the maximum number of checks that one request can need if this number exceeds
 /// `bounds.checks_max`, otherwise `None`. Assumes that a request has at most one descriptor for

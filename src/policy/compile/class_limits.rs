@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use super::limit_context::limit_id;
 use super::limit_numbers::{BoundsError, RawLimit, compile_bucket, hybrid_burst_max};
-use super::spec::TierMethod;
 use crate::domain::{Algorithm, Bucket, Charge, Hits, Hybrid, Limit, Micros, Rate};
+use crate::policy::spec::TierMethod;
+use crate::policy::words::Word as _;
 
 /// Denominator of the shares and floors of consumer classes, which are given as percentages.
 pub(crate) const HUNDRED_PERCENT: u64 = 100;
@@ -38,7 +39,7 @@ pub(crate) fn compile_class_limits(
     divided: &DividedBucket<'_>,
     identity: &mut Vec<Vec<u8>>,
 ) -> Result<Vec<Limit>, BoundsError> {
-    identity.push(method.as_str().into());
+    identity.push(method.word().into());
     let shares: Arc<[u32]> = classes.iter().map(|class| class.share.unwrap_or(0)).collect();
     let mut limits = Vec::new();
     for (at, class) in classes.iter().enumerate() {

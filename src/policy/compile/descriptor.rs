@@ -9,10 +9,10 @@ use std::sync::Arc;
 use super::limit_context::{LimitContext, LimitDefaults};
 use super::rate_limit;
 use super::rate_limit::RateLimit;
-use super::spec::{NodeSpec, RuleSpec, SourceLocation, ValueSpec};
 use super::{body, metadata};
+use crate::policy::diagnostic::{DiagnosticKind, Target, quoted};
 use crate::policy::lookup::matcher::CHECKS_MAX;
-use crate::policy::syntax::diagnostic::{DiagnosticKind, Target, quoted};
+use crate::policy::spec::{NodeSpec, RuleSpec, SourceLocation, ValueSpec};
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
@@ -74,15 +74,6 @@ pub(crate) fn duplicate_message(key: &str, value: &str) -> String {
     } else {
         let value = quoted(value);
         format!("a second descriptor with key {key} and value {value}; join or remove it")
-    }
-}
-
-/// Returns the `value` of a descriptor as written in the policy file; empty if the descriptor
-/// matches any value.
-pub(crate) fn value_text(value: &ValueSpec) -> &str {
-    match value {
-        ValueSpec::Any => "",
-        ValueSpec::Exact(text) | ValueSpec::Pattern(text) => text,
     }
 }
 

@@ -3,8 +3,8 @@
 //!
 //! Not here: building the descriptors (`wire::forward_auth`).
 
-use super::spec::{HttpEntry, HttpMapping, HttpSource};
-use crate::policy::syntax::diagnostic::{DiagnosticKind, Target};
+use crate::policy::diagnostic::{DiagnosticKind, Target};
+use crate::policy::spec::{HttpEntry, HttpMapping, HttpSource};
 use crate::policy::syntax::keywords::{
     HTTP_DESCRIPTORS, HTTP_ENTRIES, HTTP_HEADER, HTTP_KEY, HTTP_REQUEST, HTTP_TRUSTED_HOPS,
     HTTP_VALUE, Key,
@@ -84,7 +84,7 @@ fn read_entry<'d>(
 ) -> Result<HttpEntry, ErrorReported> {
     let key = reader.read_string(fields, &HTTP_KEY);
     let header = read_header(reader, fields);
-    let request = reader.read_one_of(fields, &HTTP_REQUEST);
+    let request = reader.read_word(fields, &HTTP_REQUEST);
     let value = reader.read_string(fields, &HTTP_VALUE);
     let key = key?.filter(|key| !key.is_empty());
     let (header, request, value) = (header?, request?, value?);
@@ -92,12 +92,7 @@ fn read_entry<'d>(
         let message = "an entry needs `key`, the key of the descriptor's entry";
         return Err(reader.report(Target::Value, DiagnosticKind::Missing, message));
     };
-    let request = request.map(|word| match word {
-        "method" => HttpSource::Method,
-        "path" => HttpSource::Path,
-        "host" => HttpSource::Host,
-        _ => HttpSource::RemoteAddress,
-    });
+    let request = request.map(HttpSource::Request);
     let value = value.map(|text| HttpSource::Value(text.into()));
     let mut sources = [header, request, value].into_iter().flatten();
     match (sources.next(), sources.next()) {

@@ -2,10 +2,11 @@
 //!
 //! Not here: reading the limit itself (`rate_limit`, `tiers`).
 
-use super::limit_numbers::{BoundsError, stable_hash};
+use super::limit_numbers::BoundsError;
 use crate::domain::{Charge, Limit, OnStoreFailure};
-use crate::policy::source::read_budget::ReadBudget;
-use crate::policy::syntax::diagnostic::{DiagnosticKind, Target};
+use crate::policy::diagnostic::{DiagnosticKind, Target};
+use crate::policy::lookup::request_override::stable_hash;
+use crate::policy::read_budget::ReadBudget;
 use crate::policy::syntax::keywords;
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 

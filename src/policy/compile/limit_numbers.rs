@@ -7,12 +7,10 @@ use std::fmt;
 
 use crate::domain::{
     Algorithm, Bucket, Calendar, Charge, Concurrency, FixedWindow, Hits, Limit, Micros,
-    OnStoreFailure, Override, Rate, Refill, SlidingLog, SlidingWindow, Unit, Window,
+    OnStoreFailure, Rate, Refill, SlidingLog, SlidingWindow, Unit, Window,
 };
-
-/// Maximum length of a window: ten years of 365 days. No real limit has a longer window. In
-/// microseconds, this maximum fits into 49 bits.
-pub const WINDOW_MAX: Micros = Micros::from_secs(10 * 365 * 86_400);
+use crate::policy::spec::WINDOW_MAX;
+use crate::policy::words::{AlgorithmName, Word as _};
 
 /// Exclusive upper bound of `burst * emission` for a bucket stored as an arrival time, where
 /// `emission` is the time in which one hit refills, in microseconds. Below this bound, the product
@@ -41,46 +39,6 @@ pub(crate) const STORED_ENTRIES_MAX: u64 = 10_000;
 /// Default lease of a slot, in seconds. It is longer than most requests take, but short enough
 /// that a crashed client's slots are soon free again.
 pub(crate) const DEFAULT_LEASE_SECS: u64 = 60;
-
-/// Algorithm of a limit, as named by the key `algorithm` of a policy file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum AlgorithmName {
-    #[default]
-    FixedWindow,
-    SlidingWindow,
-    SlidingLog,
-    TokenBucket,
-    LeakyBucket,
-    Concurrency,
-}
-
-impl AlgorithmName {
-    const ALL: [AlgorithmName; 6] = [
-        AlgorithmName::FixedWindow,
-        AlgorithmName::SlidingWindow,
-        AlgorithmName::SlidingLog,
-        AlgorithmName::TokenBucket,
-        AlgorithmName::LeakyBucket,
-        AlgorithmName::Concurrency,
-    ];
-
-    /// Returns the algorithm with this keyword, or `None` if the keyword is unknown.
-    pub(crate) fn from_keyword(keyword: &str) -> Option<AlgorithmName> {
-        AlgorithmName::ALL.into_iter().find(|algorithm| algorithm.as_str() == keyword)
-    }
-
-    /// Returns the keyword used in policy files.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            AlgorithmName::FixedWindow => "fixed_window",
-            AlgorithmName::SlidingWindow => "sliding_window",
-            AlgorithmName::SlidingLog => "sliding_log",
-            AlgorithmName::TokenBucket => "token_bucket",
-            AlgorithmName::LeakyBucket => "leaky_bucket",
-            AlgorithmName::Concurrency => "concurrency",
-        }
-    }
-}
 
 /// Limit as read from the policy file, with defaults filled in and bounds not yet checked.
 #[derive(Clone, Debug)]
@@ -149,7 +107,7 @@ impl fmt::Display for BoundsError {
             BoundsError::TooManyHits { algorithm, hits_max } => write!(
                 f,
                 "`requests_per_unit` is beyond what `{}` can count; here the largest is {hits_max}",
-                algorithm.as_str()
+                algorithm.word()
             ),
             BoundsError::BilledConcurrency { charge } => write!(
                 f,
@@ -294,52 +252,4 @@ pub(crate) fn compile_bucket(
 pub(crate) fn hybrid_burst_max(window: Micros) -> u64 {
     let ticks = SlidingWindow { hits: Hits::ZERO, length: window }.window_ticks();
     (HYBRID_CAPACITY_BOUND - 1) / (100 * ticks)
-}
-
-/// Compiles a request override to a fixed-window limit with the given charge mode. If the override
-/// allows 0 requests per unit, the limit refuses every check.
-///
-/// Windows longer than [`WINDOW_MAX`] are clamped to it, and a multiplier of 0 counts as 1.
-/// Responses report the rate as sent in the request.
-///
-/// ```
-/// use tidegate::domain::{Charge, Hits, Override, Unit};
-/// let unit = Unit::Minute;
-/// let request_override = Override { requests_per_unit: 5, unit, unit_multiplier: 1 };
-/// let limit = tidegate::policy::compile_override("edge", &request_override, Charge::Admitted);
-/// assert_eq!(limit.capacity(), Hits(5));
-/// ```
-pub fn compile_override(domain: &str, request_override: &Override, charge: Charge) -> Limit {
-    let rate = Rate {
-        requests_per_unit: request_override.requests_per_unit,
-        unit: Some(request_override.unit),
-        unit_multiplier: request_override.unit_multiplier.max(1),
-    };
-    let length = rate.window().min(WINDOW_MAX);
-    let hits = Hits(request_override.requests_per_unit.into());
-    Limit {
-        algorithm: Algorithm::FixedWindow(FixedWindow { hits, window: Window::Epoch { length } }),
-        rate,
-        charge,
-        on_store_failure: OnStoreFailure::default(),
-        prepay: false,
-        limit_id: Limit::OVERRIDE_BIT
-            | stable_hash(&[
-                domain.as_bytes(),
-                b"override".as_slice(),
-                length.0.to_be_bytes().as_slice(),
-            ]),
-    }
-}
-
-/// Hashes the parts to 64 bits. The hash is the same on every machine and in every version.
-pub(crate) fn stable_hash(parts: &[&[u8]]) -> u64 {
-    let mut hasher = blake3::Hasher::new();
-    for part in parts {
-        hasher.update(&(part.len() as u64).to_be_bytes());
-        hasher.update(part);
-    }
-    let mut first = [0_u8; 8];
-    first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
-    u64::from_be_bytes(first)
 }

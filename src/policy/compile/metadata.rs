@@ -5,9 +5,9 @@
 
 use serde_json::{Map, Number, Value as Json};
 
-use crate::policy::syntax::diagnostic::{DiagnosticKind, PathStep, Target};
+use crate::policy::diagnostic::{DiagnosticKind, PathStep, Target};
 use crate::policy::syntax::reader::{ErrorReported, Reader};
-use crate::policy::syntax::scalar::Scalar;
+use crate::policy::syntax::yaml::scalar::Scalar;
 use crate::policy::syntax::yaml::{Node, Value};
 
 /// Maximum size of a descriptor's `metadata`, in bytes of JSON. The metadata is sent with every
@@ -51,8 +51,7 @@ fn to_json(reader: &mut Reader<'_>, value: Node<'_>) -> Result<Json, ErrorReport
         Value::Map(map) => {
             let (mut object, mut reported) = (Map::new(), None);
             for (key, value) in map.entries() {
-                match reader.descend(PathStep::from_key_node(key), |reader| to_json(reader, value))
-                {
+                match reader.descend(key.as_step(), |reader| to_json(reader, value)) {
                     Ok(value) => {
                         object.insert(key.text().to_owned(), value);
                     }

@@ -12,9 +12,9 @@ pub(crate) mod http_request;
 pub(crate) mod limit_context;
 pub(crate) mod limit_numbers;
 pub(crate) mod metadata;
+pub(crate) mod policy_defaults;
 pub(crate) mod quota_group;
 pub(crate) mod rate_limit;
-pub mod spec;
 pub(crate) mod tiers;
 pub(crate) mod time_zone;
 pub(crate) mod warnings;
@@ -23,22 +23,19 @@ use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use self::descriptor::{NodeIdentity, value_text};
+use self::descriptor::NodeIdentity;
 use self::limit_context::LimitDefaults;
-use self::limit_numbers::stable_hash;
-use self::rate_limit::{read_charge, read_on_store_failure};
-use self::spec::{DomainSpec, HttpMapping, NodeSpec, RejectionBody};
-use super::source::read_budget::ReadBudget;
-use super::source::resource::Resource;
-use super::source::{Options, Source};
-use super::syntax::diagnostic::{
-    DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Diagnostics, Path, PathStep, Target,
-};
-use super::syntax::document::Document;
-use super::syntax::keywords::{self, Key};
-use super::syntax::reader::{Fields, Reader};
-use super::syntax::yaml::Span;
 use crate::domain::{Accounting, Charge, OnStoreFailure};
+use crate::policy::diagnostic::{
+    DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Diagnostics, Path, PathStep, Span, Target,
+};
+use crate::policy::read_budget::ReadBudget;
+use crate::policy::source::{Options, Source};
+use crate::policy::spec::{DomainSpec, HttpMapping, NodeSpec, RejectionBody};
+use crate::policy::syntax::document::Document;
+use crate::policy::syntax::keywords::{self, Key};
+use crate::policy::syntax::reader::{Fields, Reader};
+use crate::policy::syntax::resource::Resource;
 
 /// Result of compiling policy files.
 #[derive(Debug)]
@@ -49,8 +46,6 @@ pub struct CompiledPolicy {
     pub warnings: Vec<Diagnostic>,
     /// Notes: advice about valid configuration, such as a counter that all callers share.
     pub notes: Vec<Diagnostic>,
-    /// Hash of the options `merge_domains` and `charge`, and of the name and content of each file.
-    pub fingerprint: u64,
 }
 
 /// Compiles policy files.
@@ -111,7 +106,6 @@ pub fn compile(
         domains: domains.into_iter().map(|domain| domain.spec).collect(),
         warnings: sort_by_position(warnings),
         notes: sort_by_position(notes),
-        fingerprint: hash_sources(&sources, options),
     })
 }
 
@@ -204,15 +198,6 @@ fn sort_by_position(mut errors: Vec<Diagnostic>) -> Vec<Diagnostic> {
     errors
 }
 
-fn hash_sources(sources: &[&Source], options: &Options) -> u64 {
-    let merge = [u8::from(options.merge_domains), options.charge as u8];
-    let mut parts: Vec<&[u8]> = vec![&merge];
-    for source in sources {
-        parts.extend([source.name.as_bytes(), source.text.as_slice()]);
-    }
-    stable_hash(&parts)
-}
-
 /// Compiled domain, with the files that define its first-level nodes.
 struct MergedDomain {
     spec: DomainSpec,
@@ -299,18 +284,12 @@ fn read_domain_settings<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
         }
         Err(_) => None,
     };
-    let accounting = reader.read_one_of(&fields, &keywords::ACCOUNTING).ok().flatten();
     let settings = DomainSettings {
-        accounting: accounting.map(|word| match word {
-            "independent" => Accounting::Independent,
-            _ => Accounting::AllOrNothing,
-        }),
+        accounting: reader.read_word(&fields, &keywords::ACCOUNTING).ok().flatten(),
         hash_tag: reader.read_names(&fields, &keywords::HASH_TAG).ok().flatten(),
         quota_group: quota_group::read(&mut reader, &fields),
-        on_store_failure: read_on_store_failure(&mut reader, &fields, &keywords::DOMAIN_FAILURE)
-            .ok()
-            .flatten(),
-        charge: read_charge(&mut reader, &fields, &keywords::DOMAIN_CHARGE).ok().flatten(),
+        on_store_failure: reader.read_word(&fields, &keywords::DOMAIN_FAILURE).ok().flatten(),
+        charge: reader.read_word(&fields, &keywords::DOMAIN_CHARGE).ok().flatten(),
         body: reader.read_map(&fields, &keywords::DOMAIN_BODY, body::read).ok().flatten(),
         http: reader
             .read_map(&fields, &keywords::DOMAIN_HTTP, http_request::read)
@@ -437,7 +416,7 @@ fn merge_nodes(
         origins.extend(list.iter().map(|(position, _)| (*at, *position)));
         let compared = if group.len() > 1 { &*list } else { &[] };
         for (position, node) in compared {
-            let (key_text, value) = (&*node.key, value_text(&node.value));
+            let (key_text, value) = (&*node.key, node.value.text());
             let first = seen.entry(NodeIdentity::of(key_text, value)).or_insert((*at, *position));
             if first.0 != *at {
                 let message = descriptor::duplicate_message(key_text, value);

@@ -4,7 +4,7 @@
 //! Not here: grouping the descriptors of a call (`decide::quota_roles`).
 
 use crate::domain::Bounds;
-use crate::policy::syntax::diagnostic::DiagnosticKind;
+use crate::policy::diagnostic::DiagnosticKind;
 use crate::policy::syntax::keywords;
 use crate::policy::syntax::reader::{Fields, Reader};
 

@@ -6,13 +6,14 @@
 use std::sync::Arc;
 
 use super::limit_context::{LimitContext, limit_id, report_bounds_error};
-use super::limit_numbers::{AlgorithmName, DEFAULT_LEASE_SECS, RawLimit};
-use super::spec::{LimitSpec, TierMethod};
+use super::limit_numbers::{DEFAULT_LEASE_SECS, RawLimit};
 use super::tiers;
-use crate::domain::{Calendar, Charge, Micros, OnStoreFailure, Rate, Unit};
-use crate::policy::syntax::diagnostic::{DiagnosticKind, PathStep, Target, quoted};
+use crate::domain::{Calendar, Charge, Micros, Rate, Unit};
+use crate::policy::diagnostic::{DiagnosticKind, PathStep, Target, quoted};
+use crate::policy::spec::{LimitSpec, TierMethod};
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
+use crate::policy::words::{AlgorithmName, Align, Prepay, Word as _};
 
 /// Compiled `rate_limit` or entry of `rate_limits`. `limit` is `None` if the key `unlimited` is
 /// true.
@@ -105,7 +106,7 @@ fn check_unlimited_conflicts<'d>(
 ) -> Result<(), ErrorReported> {
     let mut reported = Ok(());
     let unit = reader.read_string(fields, &keywords::UNIT)?;
-    if unit.is_some_and(|unit| parse_unit(&unit).is_some()) {
+    if unit.is_some_and(|unit| Unit::from_word(&unit, true).is_some()) {
         let message = match fields.is_set(&keywords::REQUESTS_PER_UNIT) {
             true => {
                 "`unit` and `requests_per_unit` have no meaning beside `unlimited`; remove \
@@ -143,7 +144,7 @@ fn read_limit<'d>(
         context.defaults.domain.into(),
         name.into(),
         window.into(),
-        raw.algorithm.as_str().into(),
+        raw.algorithm.word().into(),
         raw.calendar.iter().flat_map(|c| c.time_zone().bytes()).collect(),
         per.iter().flatten().flat_map(|at| at.to_be_bytes()).collect(),
     ];
@@ -174,13 +175,11 @@ fn read_raw_limit<'d>(
     fields: &Fields<'d>,
     context: LimitContext<'_>,
 ) -> Result<RawLimit, ErrorReported> {
-    let algorithm = reader.read_one_of(fields, &keywords::ALGORITHM);
-    let algorithm =
-        algorithm.map(|word| word.and_then(AlgorithmName::from_keyword).unwrap_or_default());
+    let algorithm = reader.read_word(fields, &keywords::ALGORITHM).map(Option::unwrap_or_default);
     let is_concurrency = algorithm == Ok(AlgorithmName::Concurrency);
-    let unit = match reader.read_one_of(fields, &keywords::UNIT) {
+    let unit = match reader.read_word(fields, &keywords::UNIT) {
         Ok(Some(_)) if is_concurrency => Err(report_unused_by_concurrency(reader, &keywords::UNIT)),
-        Ok(Some(word)) => Ok(parse_unit(word)),
+        Ok(Some(unit)) => Ok(Some(unit)),
         Ok(None) if is_concurrency => Ok(None),
         Ok(None) => {
             let message = "a limit needs `unit`, one of: second, minute, hour, day, week, month, \
@@ -211,8 +210,8 @@ fn read_raw_limit<'d>(
     };
     let burst = reader.read_number(fields, &keywords::BURST);
     let cost = reader.read_number(fields, &keywords::COST);
-    let charge = read_charge(reader, fields, &keywords::CHARGE);
-    let failure = read_on_store_failure(reader, fields, &keywords::RULE_FAILURE);
+    let charge = reader.read_word(fields, &keywords::CHARGE);
+    let failure = reader.read_word(fields, &keywords::RULE_FAILURE);
     let calendar = read_calendar(reader, fields, algorithm, unit, multiplier);
     let saturate_u32 = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     Ok(RawLimit {
@@ -245,14 +244,14 @@ fn read_prepay<'d>(
     fields: &Fields<'d>,
     raw: Option<&RawLimit>,
 ) -> Result<bool, ErrorReported> {
-    let is_auto = reader.read_one_of(fields, &keywords::PREPAY)? == Some("auto");
+    let is_auto = reader.read_word(fields, &keywords::PREPAY)? == Some(Prepay::Auto);
     let Some(raw) = raw.filter(|_| is_auto) else { return Ok(is_auto) };
     let message = match raw.algorithm {
         AlgorithmName::SlidingLog | AlgorithmName::LeakyBucket | AlgorithmName::Concurrency => {
             format!(
                 "hits of `{}` cannot be taken in advance; remove `prepay`, or use fixed_window, \
                  sliding_window, or token_bucket",
-                raw.algorithm.as_str()
+                raw.algorithm.word()
             )
         }
         AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow | AlgorithmName::TokenBucket => {
@@ -289,9 +288,9 @@ fn read_calendar<'d>(
     unit: Result<Option<Unit>, ErrorReported>,
     multiplier: ReadResult<u64>,
 ) -> ReadResult<Calendar> {
-    let align = reader.read_one_of(fields, &keywords::ALIGN);
+    let align = reader.read_word(fields, &keywords::ALIGN);
     let zone = reader.read_string(fields, &keywords::TIME_ZONE);
-    if align? != Some("calendar") {
+    if align? != Some(Align::Calendar) {
         if fields.is_set(&keywords::TIME_ZONE) {
             let message = "`time_zone` is for calendar windows; write `align: calendar` or remove \
                            it";
@@ -364,39 +363,4 @@ fn read_per<'d>(
     positions.sort_unstable();
     positions.dedup();
     reported.map_or(Ok(Some(positions.into())), Err)
-}
-
-/// Reads the charge mode of a limit or a domain. Returns `None` if it is absent.
-pub(crate) fn read_charge<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
-    key: &Key,
-) -> ReadResult<Charge> {
-    let word = reader.read_one_of(fields, key)?;
-    Ok(word.map(|word| match word {
-        "billed" => Charge::Billed,
-        "always" => Charge::Always,
-        _ => Charge::Admitted,
-    }))
-}
-
-/// Reads `on_store_failure` of a limit or a domain. Returns `None` if it is absent.
-pub(crate) fn read_on_store_failure<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
-    key: &Key,
-) -> ReadResult<OnStoreFailure> {
-    let word = reader.read_one_of(fields, key)?;
-    Ok(word.map(|word| match word {
-        "allow" => OnStoreFailure::Allow,
-        "deny" => OnStoreFailure::Deny,
-        "error" => OnStoreFailure::Error,
-        _ => OnStoreFailure::Local,
-    }))
-}
-
-fn parse_unit(word: &str) -> Option<Unit> {
-    const UNITS: [Unit; 7] =
-        [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Week, Unit::Month, Unit::Year];
-    UNITS.into_iter().find(|unit| unit.as_str().eq_ignore_ascii_case(word))
 }

@@ -11,12 +11,13 @@ use std::sync::Arc;
 
 use super::class_limits::{DividedBucket, HUNDRED_PERCENT, RawClass, compile_class_limits};
 use super::limit_context::{LimitContext, report_bounds_error};
-use super::limit_numbers::{AlgorithmName, RawLimit};
-use super::spec::{CLASSES_MAX, ClassSpec, TierMethod, TiersSpec};
+use super::limit_numbers::RawLimit;
 use crate::domain::{Algorithm, Bucket, Hits, Limit};
-use crate::policy::syntax::diagnostic::{DiagnosticKind, Target, quoted};
+use crate::policy::diagnostic::{DiagnosticKind, Target, quoted};
+use crate::policy::spec::{CLASSES_MAX, ClassSpec, TierMethod, TiersSpec};
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
+use crate::policy::words::AlgorithmName;
 
 /// Value of the key `default` that leaves unlisted values unlimited.
 const NO_CLASS: &str = "none";
@@ -104,10 +105,8 @@ fn read_method<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
 ) -> Result<TierMethod, ErrorReported> {
-    match reader.read_one_of(fields, &keywords::METHOD)? {
-        Some("separate") => Ok(TierMethod::Separate),
-        Some("hybrid") => Ok(TierMethod::Hybrid),
-        Some(_) => Ok(TierMethod::Shared),
+    match reader.read_word(fields, &keywords::METHOD)? {
+        Some(method) => Ok(method),
         None => {
             let message = "`tiers` needs `method`, one of: shared, separate, hybrid";
             Err(reader.report(Target::Key, DiagnosticKind::Missing, message))

@@ -7,11 +7,11 @@
 
 use std::collections::HashSet;
 
-use super::spec::{DomainSpec, NodeSpec};
 use crate::domain::nearest_word;
-use crate::policy::syntax::diagnostic::{
+use crate::policy::diagnostic::{
     DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, Target, quoted,
 };
+use crate::policy::spec::{DomainSpec, NodeSpec};
 use crate::policy::syntax::document::Document;
 use crate::policy::syntax::keywords;
 
@@ -188,12 +188,6 @@ fn check_sibling_leaves(linter: &mut Linter<'_>, nodes: &[NodeSpec], above: &[us
             linter.add_finding(&at, |p| p, DiagnosticKind::NoLimit, message);
         }
     }
-}
-
-/// Returns the path of one limit of the descriptor at `path`: entry `nth` of `rate_limits` if
-/// `in_list` is true, otherwise `rate_limit`.
-fn limit_path(path: Path, nth: usize, in_list: bool) -> Path {
-    if in_list { path.key("rate_limits").index(nth) } else { path.key("rate_limit") }
 }
 
 /// Warns about `replaces` entries that name no limit of the domain.

@@ -11,17 +11,12 @@ use super::counter_key;
 use super::counter_key::Secret;
 use super::matcher::CHECKS_MAX;
 use super::patterns::Patterns;
-use super::tree::hash_with;
 use super::tree::{
     DescriptorTree, Domain, ExactChild, KeyEntry, KeyGroup, KeyTemplate, NameId, NodeId, Policy,
-    Rule, TreeNode,
+    Rule, TreeNode, configured_path, hash_with,
 };
 use crate::domain::{Limit, RuleId};
-use crate::policy::compile::descriptor::value_text;
-use crate::policy::compile::spec::{
-    DomainSpec, LimitSpec, NodeSpec, RuleSpec, TierMethod, ValueSpec,
-};
-use crate::policy::show::listing;
+use crate::policy::spec::{DomainSpec, LimitSpec, NodeSpec, RuleSpec, TierMethod, ValueSpec};
 
 impl Policy {
     /// Builds a policy from compiled domains. Rules are numbered in file order, parents before
@@ -214,7 +209,7 @@ impl TreeBuilder {
             Some(last) => Arc::clone(last),
             None => key_templates.into(),
         };
-        let printed = listing::configured_path(&domain.name, &path);
+        let printed = configured_path(&domain.name, &path);
         self.rules.push(Rule {
             id,
             path: printed.into(),
@@ -263,7 +258,7 @@ impl TreeBuilder {
             if positions.len() == path.len() {
                 return prefix;
             }
-            let path = path.iter().map(|node| (&*node.key, value_text(&node.value)));
+            let path = path.iter().map(|node| (&*node.key, node.value.text()));
             counter_key::rule_identity_prefix(&self.secret, &prefix, path)
         };
         let classes = spec.tiers.iter().flat_map(|tiers| {

@@ -9,13 +9,13 @@ use smallvec::SmallVec;
 
 use super::counter_key;
 use super::counter_key::{EntryValue, Identity};
+use super::request_override::compile_override;
 use super::tree::{Domain, KeyEntry, KeyTemplate, NameId, NodeId, Policy, Rule, SelectedLimit};
 use crate::domain::{
     Accounting, Algorithm, Bounds, Charge, Check, CounterKey, Descriptor, Entry, Hits, Holder,
     Limit, Op, Request, Role, RuleId,
 };
-use crate::policy::compile::limit_numbers::compile_override;
-use crate::policy::compile::spec::LimitSpec;
+use crate::policy::spec::LimitSpec;
 
 /// Default maximum number of checks per call. A policy does not compile if a call to one of its
 /// domains could exceed this maximum with only one descriptor for each sequence of keys. A call

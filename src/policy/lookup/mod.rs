@@ -8,4 +8,5 @@ pub(crate) mod literals;
 pub(crate) mod matcher;
 pub(crate) mod overrides;
 pub(crate) mod patterns;
+pub(crate) mod request_override;
 pub(crate) mod tree;

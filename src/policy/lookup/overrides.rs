@@ -13,7 +13,7 @@ use super::tree::{Policy, Rule};
 use crate::domain::{
     Algorithm, Charge, FixedWindow, Fraction, Hits, Limit, Micros, OnStoreFailure, Window,
 };
-use crate::policy::compile::spec::{LimitSpec, TiersSpec};
+use crate::policy::spec::{LimitSpec, TiersSpec};
 
 /// Effect of an operator override on a rule's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

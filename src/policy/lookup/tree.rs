@@ -19,9 +19,7 @@ use hashbrown::HashTable;
 use super::counter_key::Secret;
 use super::patterns::Patterns;
 use crate::domain::{Accounting, Charge, Entry, Limit, RuleId};
-use crate::policy::compile::spec::{
-    HttpMapping, LimitSpec, RejectionBody, SourceLocation, ValueSpec,
-};
+use crate::policy::spec::{HttpMapping, LimitSpec, RejectionBody, SourceLocation, ValueSpec};
 
 /// Policy compiled for lookup. A policy is immutable; each reload builds a new one.
 #[derive(Debug)]
@@ -334,4 +332,24 @@ pub(crate) fn hash_with(state: &RandomState, scope: u32, bytes: &[u8]) -> u64 {
     hasher.write_u32(scope);
     hasher.write(bytes);
     hasher.finish()
+}
+
+/// Formats the configured path of a rule: the domain, then one segment per level, separated by
+/// dots. A segment is `key_value`, `key_a*` for a pattern, or `key` if the level has no value.
+pub(crate) fn configured_path(domain: &str, path: &[&TreeNode]) -> String {
+    let mut text = String::from(domain);
+    for node in path {
+        text.push('.');
+        text.push_str(&node.key);
+        match &node.value {
+            ValueSpec::Exact(value) | ValueSpec::Pattern(value) => push_value(&mut text, value),
+            ValueSpec::Any => {}
+        }
+    }
+    text
+}
+
+pub(crate) fn push_value(text: &mut String, value: &str) {
+    text.push('_');
+    text.push_str(value);
 }

@@ -11,23 +11,9 @@
 use std::fmt::Write as _;
 
 use crate::domain::{Algorithm, Charge, Entry, Limit, Window};
-use crate::policy::compile::spec::{LimitSpec, ValueSpec};
-use crate::policy::lookup::tree::{Policy, Rule, TreeNode};
-
-/// Formats the configured path of a rule: the domain, then one segment per level, separated by
-/// dots. A segment is `key_value`, `key_a*` for a pattern, or `key` if the level has no value.
-pub(crate) fn configured_path(domain: &str, path: &[&TreeNode]) -> String {
-    let mut text = String::from(domain);
-    for node in path {
-        text.push('.');
-        text.push_str(&node.key);
-        match &node.value {
-            ValueSpec::Exact(value) | ValueSpec::Pattern(value) => push_value(&mut text, value),
-            ValueSpec::Any => {}
-        }
-    }
-    text
-}
+use crate::policy::lookup::tree::{Policy, Rule, push_value};
+use crate::policy::spec::{LimitSpec, ValueSpec};
+use crate::policy::words::Word as _;
 
 impl Policy {
     /// Formats the path of a rule with values from the request. The request's value replaces a
@@ -101,7 +87,7 @@ pub(crate) fn format_limit(rule: &Rule, spec: &LimitSpec, with_name: bool) -> St
     push_algorithm(&mut text, limit);
     if let Some(tiers) = &spec.tiers {
         let names: Vec<&str> = tiers.classes.iter().map(|class| &*class.name).collect();
-        let _ = write!(text, ", tiers: {} {}", tiers.method.as_str(), names.join(" "));
+        let _ = write!(text, ", tiers: {} {}", tiers.method.word(), names.join(" "));
     }
     if spec.cost != 1 {
         let _ = write!(text, ", cost: {}", spec.cost);
@@ -148,9 +134,4 @@ fn format_rate(unit: &str, requests_per_unit: u32, rule: &Rule) -> String {
         "unit={unit} requests_per_unit={requests_per_unit}, shadow_mode: {shadow_mode}, \
          quota_mode: {quota_mode}"
     )
-}
-
-fn push_value(text: &mut String, value: &str) {
-    text.push('_');
-    text.push_str(value);
 }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::domain::{Algorithm, Limit, OnStoreFailure, Window};
-use crate::policy::compile::spec::{LimitSpec, TiersSpec};
+use crate::domain::{Algorithm, Limit, Window};
 use crate::policy::lookup::tree::{KeyTemplate, Policy, Rule};
+use crate::policy::spec::{LimitSpec, TiersSpec};
+use crate::policy::words::{Prepay, Word as _};
 
 /// Rule in the JSON view of the policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -138,13 +139,8 @@ impl Policy {
             },
             cost: spec.cost,
             charge: limit.charge.as_str(),
-            prepay: if limit.prepay { "auto" } else { "off" },
-            on_store_failure: match limit.on_store_failure {
-                OnStoreFailure::Local => "local",
-                OnStoreFailure::Allow => "allow",
-                OnStoreFailure::Deny => "deny",
-                OnStoreFailure::Error => "error",
-            },
+            prepay: if limit.prepay { Prepay::Auto } else { Prepay::Off }.word(),
+            on_store_failure: limit.on_store_failure.word(),
             counter_of: keys.collect(),
             tiers: spec.tiers.as_deref().map(tiers_view),
         }
@@ -154,7 +150,7 @@ impl Policy {
 fn tiers_view(spec: &TiersSpec) -> TiersView<'_> {
     let classes = spec.classes.iter();
     TiersView {
-        method: spec.method.as_str(),
+        method: spec.method.word(),
         default: spec.default.and_then(|at| spec.classes.get(at)).map(|class| &*class.name),
         classes: classes
             .map(|class| ClassView { name: &class.name, capacity: class.limit.capacity().0 })

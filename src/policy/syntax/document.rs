@@ -5,14 +5,14 @@
 
 use std::sync::Arc;
 
-use super::diagnostic::{Diagnostic, DiagnosticKind, Path, PathStep, Target};
-use super::excerpt::LineIndex;
-use super::suggestions::foreign_file_message;
-use super::yaml::{self, Node, Span, Tree, Value, YamlError};
-use crate::policy::compile::spec::SourceLocation;
-use crate::policy::source::read_budget::{READ_BYTES_MAX, ReadBudget, exceeded_message};
-use crate::policy::source::resource::Resource;
+use super::foreign_file::foreign_file_message;
+use super::yaml::{self, Node, Tree, Value, YamlError};
+use crate::policy::diagnostic::{Diagnostic, DiagnosticKind, Path, PathStep, Span, Target};
+use crate::policy::excerpt::LineIndex;
+use crate::policy::read_budget::{READ_BYTES_MAX, ReadBudget, exceeded_message};
 use crate::policy::source::{Options, Source};
+use crate::policy::spec::SourceLocation;
+use crate::policy::syntax::resource::Resource;
 
 /// Parsed policy file or control-plane resource.
 #[derive(Debug)]

@@ -6,7 +6,7 @@
 use serde_json::{Map, Value, json};
 
 use super::keywords::{Key, Level, NAME_BYTES_MAX, ValueType};
-use super::scalar::{FALSE_WORDS, TRUE_WORDS};
+use super::yaml::scalar::{FALSE_WORDS, TRUE_WORDS};
 
 /// Returns the JSON Schema (draft 2020-12) of a policy file.
 ///

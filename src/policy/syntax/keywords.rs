@@ -4,8 +4,10 @@
 //! The reader, the JSON Schema, and the tables of `docs/POLICY.md` are derived from these rows. To
 //! add a key, add a row here and implement the key in `compile`.
 
-use crate::domain::Micros;
-use crate::policy::compile::limit_numbers::WINDOW_MAX;
+use crate::domain::{Accounting, Charge, Micros, OnStoreFailure, Unit};
+use crate::policy::diagnostic::PathStep;
+use crate::policy::spec::{RequestPart, TierMethod, WINDOW_MAX};
+use crate::policy::words::{AlgorithmName, Align, Prepay, Word};
 
 /// Kind of map in a policy file. The kind determines which keys are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +126,12 @@ pub(crate) struct Key {
     pub(crate) doc: &'static str,
 }
 
+impl From<&Key> for PathStep {
+    fn from(key: &Key) -> Self {
+        PathStep::Key(key.name.into())
+    }
+}
+
 /// Maximum length of a name (domain, key, limit), in bytes. Names appear in metric labels and log
 /// lines. File names and DNS names have the same maximum.
 pub(crate) const NAME_BYTES_MAX: usize = 255;
@@ -150,28 +158,15 @@ const fn text(bytes_max: usize) -> ValueType {
     ValueType::Text { bytes_max }
 }
 
-const fn one_of(words: &'static [&'static str]) -> ValueType {
-    ValueType::OneOf { words, any_case: false }
+const fn one_of<T: Word>() -> ValueType {
+    ValueType::OneOf { words: T::WORDS, any_case: false }
 }
 
 const fn number(min: u64, max: u64) -> ValueType {
     ValueType::Number { min, max }
 }
 
-const UNITS: ValueType = ValueType::OneOf {
-    words: &["second", "minute", "hour", "day", "week", "month", "year"],
-    any_case: true,
-};
-const ALGORITHMS: ValueType = one_of(&[
-    "fixed_window",
-    "sliding_window",
-    "sliding_log",
-    "token_bucket",
-    "leaky_bucket",
-    "concurrency",
-]);
-const CHARGES: ValueType = one_of(&["admitted", "billed", "always"]);
-const STORE_FAILURE: ValueType = one_of(&["local", "allow", "deny", "error"]);
+const UNITS: ValueType = ValueType::OneOf { words: Unit::WORDS, any_case: true };
 
 /// Declares one [`Key`] constant per row, and [`KEYS`] with all rows.
 macro_rules! keys {
@@ -192,15 +187,15 @@ macro_rules! keys {
 keys! {
     DOMAIN: File "domain" (required), ValueType::Name,
         "Domain that callers name. Only one file may have it unless domains merge.";
-    ACCOUNTING: File "accounting", one_of(&["all_or_nothing", "independent"]),
+    ACCOUNTING: File "accounting", one_of::<Accounting>(),
         "all_or_nothing (default): a rejected call charges nothing. independent: limits that pass are charged even if the call is rejected.";
     HASH_TAG: File "hash_tag", ValueType::Names,
         "Entries whose values place counters in one Redis Cluster slot.";
     QUOTA_GROUP: File "quota_group", ValueType::Names,
         "Entries whose values group the quota descriptors of a call: all of one group must pass, and one group is enough. Without it, each is a group of its own.";
-    DOMAIN_FAILURE: File "on_store_failure", STORE_FAILURE,
+    DOMAIN_FAILURE: File "on_store_failure", one_of::<OnStoreFailure>(),
         "Answer of the domain's limits if the store does not respond in time (default local).";
-    DOMAIN_CHARGE: File "charge", CHARGES,
+    DOMAIN_CHARGE: File "charge", one_of::<Charge>(),
         "`charge` of the domain's limits that have none of their own (default: the setting --charge).";
     DOMAIN_BODY: File "body", ValueType::Map(Level::Body),
         "Response body of this domain's refusals.";
@@ -246,21 +241,21 @@ keys! {
         "Name of the limit in responses and in `replaces`.";
     REPLACES: RateLimit "replaces", ValueType::List(Level::Replaces),
         "Limits to drop from the whole request when this one matches.";
-    ALGORITHM: RateLimit "algorithm", ALGORITHMS,
+    ALGORITHM: RateLimit "algorithm", one_of::<AlgorithmName>(),
         "How hits are counted (default fixed_window).";
     BURST: RateLimit "burst", number(1, NUMBER_MAX),
         "Capacity of a bucket, in hits (default: requests_per_unit; 1 for leaky_bucket).";
     COST: RateLimit "cost", number(1, NUMBER_MAX),
         "Hits to charge for each hit of the request (default 1).";
-    CHARGE: RateLimit "charge", CHARGES,
+    CHARGE: RateLimit "charge", one_of::<Charge>(),
         "Which hits count even beyond the limit, because they were used already. admitted: none. billed: hits above 0 that a descriptor names. always: all (default: the domain's).";
-    RULE_FAILURE: RateLimit "on_store_failure", STORE_FAILURE,
+    RULE_FAILURE: RateLimit "on_store_failure", one_of::<OnStoreFailure>(),
         "Answer of this limit if the store does not respond in time (default: the domain's).";
     PER: RateLimit "per", ValueType::Names,
         "In rate_limits: the entries of the path that make up the counter's key (default: all).";
-    PREPAY: RateLimit "prepay", one_of(&["off", "auto"]),
+    PREPAY: RateLimit "prepay", one_of::<Prepay>(),
         "auto: while a counter is hot, each replica takes hits of the next 50 ms from Redis in advance (default off). Only for fixed_window, sliding_window, and token_bucket.";
-    ALIGN: RateLimit "align", one_of(&["epoch", "calendar"]),
+    ALIGN: RateLimit "align", one_of::<Align>(),
         "calendar: windows are days, weeks from Monday, months or years of the time zone (default epoch).";
     TIME_ZONE: RateLimit "time_zone", ValueType::Name,
         "IANA time zone of calendar windows, such as Europe/Berlin (default UTC).";
@@ -272,7 +267,7 @@ keys! {
     REPLACED_NAME: Replaces "name" (required), ValueType::Name,
         "Name of the limit to drop.";
 
-    METHOD: Tiers "method" (required), one_of(&["shared", "separate", "hybrid"]),
+    METHOD: Tiers "method" (required), one_of::<TierMethod>(),
         "How classes divide the bucket: floors in one bucket, a bucket each, or shares and a common pool.";
     CLASSES: Tiers "classes" (required), ValueType::MapOf(Level::Class),
         "Classes by name, highest priority first.";
@@ -305,7 +300,7 @@ keys! {
         "Key of the entry.";
     HTTP_HEADER: HttpEntry "header", ValueType::Name,
         "Header whose first value is the entry's value. An entry has one of `header`, `request`, and `value`.";
-    HTTP_REQUEST: HttpEntry "request", one_of(&["remote_address", "method", "path", "host"]),
+    HTTP_REQUEST: HttpEntry "request", one_of::<RequestPart>(),
         "Part of the request that is the entry's value, from X-Forwarded-For, -Method, -Uri (without the query), or -Host.";
     HTTP_VALUE: HttpEntry "value", ValueType::Name,
         "Text that is the entry's value.";

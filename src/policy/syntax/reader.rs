@@ -3,19 +3,18 @@
 //!
 //! Not here: other scalar values (`values`), checks that involve several keys (`compile`).
 
-use std::borrow::Cow;
-
-use super::diagnostic::{
+use super::document::Document;
+use super::keywords::{Key, Level, NAME_BYTES_MAX, ValueType};
+use super::suggestions::{
+    list_hint, misplaced_limit_keys_message, spelling, type_name, unknown_key,
+};
+use super::yaml::scalar::Scalar;
+use super::yaml::{Children, Node, Value};
+use crate::policy::diagnostic::{
     DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, PathStep, TOO_MANY_ERRORS_MESSAGE, Target,
     quoted,
 };
-use super::document::Document;
-use super::keywords::{Key, Level, NAME_BYTES_MAX, ValueType};
-use super::scalar::Scalar;
-use super::suggestions::{list_hint, misplaced_limit_keys_message, type_name, unknown_key};
-use super::yaml::{Children, Node, Style, Value};
-use crate::domain::needs_escape;
-use crate::policy::compile::spec::SourceLocation;
+use crate::policy::spec::SourceLocation;
 
 /// Error for an invalid value whose diagnostic has already been reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,7 +186,7 @@ impl<'d> Reader<'d> {
                 if reader.should_stop() {
                     break;
                 }
-                reader.descend(PathStep::from_key_node(name), |reader| {
+                reader.descend(name.as_step(), |reader| {
                     if name.core_scalar() != Scalar::Text || name.text().is_empty() {
                         let message = format!("a name in `{}` must be text; quote it", key.name);
                         reader.report(Target::Key, DiagnosticKind::WrongType, message);
@@ -321,9 +320,7 @@ impl<'d> Reader<'d> {
                     (DiagnosticKind::WrongType, message)
                 }
             };
-            self.descend(PathStep::from_key_node(key), |reader| {
-                reader.report(Target::Key, kind, message)
-            });
+            self.descend(key.as_step(), |reader| reader.report(Target::Key, kind, message));
             if self.should_stop() {
                 break;
             }
@@ -331,7 +328,7 @@ impl<'d> Reader<'d> {
         // One error for all of them, because they are one mistake.
         if let Some((first, _)) = limit_keys.first() {
             let message = misplaced_limit_keys_message(map, &limit_keys);
-            self.descend(PathStep::from_key_node(*first), |reader| {
+            self.descend(first.as_step(), |reader| {
                 reader.report(Target::Key, DiagnosticKind::MisplacedKey, message)
             });
         }
@@ -381,25 +378,5 @@ impl<'d> Reader<'d> {
             return Err(self.report(Target::Value, DiagnosticKind::BadValue, message));
         }
         Ok(text)
-    }
-}
-
-/// Maximum length, in characters, of a scalar that a message shows without quotes.
-const UNQUOTED_CHARS_MAX: usize = 64;
-
-/// Returns a scalar as a message shows it: as spelled in the file, or escaped and in quotes if it
-/// is quoted in the file, is long, or contains special characters. For a list, a map, or an empty
-/// unquoted scalar, returns the name of its type.
-pub(crate) fn spelling(value: Node<'_>) -> Cow<'_, str> {
-    let needs_quotes = |c| needs_escape(c) || matches!(c, '"' | '`' | ';');
-    match value.value() {
-        Value::Scalar("", Style::Plain) => type_name(value).into(),
-        Value::Scalar(text, Style::Plain | Style::Float)
-            if text.chars().nth(UNQUOTED_CHARS_MAX).is_none() && !text.contains(needs_quotes) =>
-        {
-            text.into()
-        }
-        Value::Scalar(text, _) => quoted(text).into(),
-        Value::List(_) | Value::Map(_) => type_name(value).into(),
     }
 }

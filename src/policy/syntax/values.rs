@@ -2,12 +2,13 @@
 //!
 //! Not here: maps, lists, and text (`reader`), the rules of YAML 1.1 (`scalar`).
 
-use super::diagnostic::{DiagnosticKind, Target, quoted};
 use super::keywords::{Key, ValueType};
-use super::reader::{ErrorReported, Fields, ReadResult, Reader, spelling};
-use super::scalar::{self, Scalar};
-use super::suggestions::{number_hint, range_hint};
+use super::reader::{ErrorReported, Fields, ReadResult, Reader};
+use super::suggestions::{number_hint, range_hint, spelling};
+use super::yaml::scalar::{self, Scalar};
 use crate::domain::nearest_word;
+use crate::policy::diagnostic::{DiagnosticKind, Target, quoted};
+use crate::policy::words::Word;
 
 /// 2^63 as a float. The `scalar` module may parse a whole number of at least this magnitude as a
 /// float.
@@ -70,24 +71,16 @@ impl<'d> Reader<'d> {
     }
 
     /// Reads one of the words that the key accepts. Returns `None` if the key is absent.
-    pub(crate) fn read_one_of(
-        &mut self,
-        fields: &Fields<'d>,
-        key: &Key,
-    ) -> ReadResult<&'static str> {
-        let ValueType::OneOf { words, any_case } = key.value_type else { return Ok(None) };
+    pub(crate) fn read_word<T: Word>(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<T> {
+        let any_case = matches!(key.value_type, ValueType::OneOf { any_case: true, .. });
         self.read_value(fields, key, |reader, value| {
             let text = reader.convert_to_string(key, value)?;
-            let same = |word: &&&str| {
-                if any_case { word.eq_ignore_ascii_case(&text) } else { **word == text }
-            };
-            if let Some(word) = words.iter().find(same) {
-                return Ok(Some(*word));
+            if let Some(value) = T::from_word(&text, any_case) {
+                return Ok(Some(value));
             }
-            let near = nearest_word(&text, words.iter().copied());
+            let near = nearest_word(&text, T::WORDS.iter().copied());
             let hint = near.map_or(String::new(), |word| format!("; did you mean `{word}`?"));
-            let words = words.join(", ");
-            let (name, text) = (key.name, quoted(&text));
+            let (name, words, text) = (key.name, T::WORDS.join(", "), quoted(&text));
             let message = format!("`{name}` must be one of: {words}; not {text}{hint}");
             Err(reader.report(Target::Value, DiagnosticKind::BadValue, message))
         })

@@ -6,8 +6,9 @@
 //!
 //! Not here: the types of plain scalars (`scalar`), the keys of a policy (`keywords`).
 
-mod errors;
+pub(crate) mod errors;
 mod input;
+pub(crate) mod scalar;
 pub(crate) mod writer;
 
 use std::borrow::Cow;
@@ -18,11 +19,11 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 
 use self::errors::{alias_error, bracket_error, depth_error, empty_error, syntax_error};
 use self::input::{Input, PunctuationCounter};
-use super::diagnostic::{
-    DIAGNOSTICS_MAX, DiagnosticKind, Path, PathStep, TOO_MANY_ERRORS_MESSAGE, quoted,
+use self::scalar::Scalar;
+use crate::policy::diagnostic::{
+    DIAGNOSTICS_MAX, DiagnosticKind, Path, PathStep, Span, TOO_MANY_ERRORS_MESSAGE, quoted, to_u32,
 };
-use super::scalar::{self, Scalar};
-use crate::policy::source::read_budget::exceeded_message;
+use crate::policy::read_budget::exceeded_message;
 
 /// Maximum nesting depth. A map counts as one level; a list counts only if it is directly inside
 /// another list, so `descriptors` and its maps are one level. A descriptor has at most 160 entries,
@@ -41,42 +42,14 @@ const YAML_TAG_PREFIX: &str = "tag:yaml.org,2002:";
 /// Maximum number of characters of a tag that a message shows.
 const TAG_CHARS_MAX: usize = 64;
 
-/// Source position of a node. Its fields have 32 bits to save memory, because the tree stores one
-/// span per node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
-    /// Line number. The first line is 1.
-    pub(crate) line: u32,
-    /// Column in characters. The first column is 1.
-    pub(crate) column: u32,
-    /// Length in characters. It is 0 for lists, maps, and empty scalars, and `u32::MAX` if the
-    /// span extends to the end of the line.
-    pub(crate) width: u32,
-}
-
-impl Span {
-    /// Span of a value that is not from a file.
-    pub(crate) const NONE: Span = Span { line: 0, column: 0, width: 0 };
-
-    /// Returns the span of a single character. `line` and `column` count from 1.
-    pub(crate) fn at(line: usize, column: usize) -> Self {
-        Span { line: to_u32(line), column: to_u32(column), width: 1 }
-    }
-
-    fn new(span: &saphyr_parser::Span, is_scalar: bool) -> Self {
-        let width = match is_scalar {
-            false => 0,
-            true if span.start.line() == span.end.line() => to_u32(span.len()),
-            true => u32::MAX,
-        };
-        Span { width, ..Span::at(span.start.line(), span.start.col() + 1) }
-    }
-}
-
-/// Converts an offset or position to 32 bits, saturating. A policy file has at most 16 MiB, so
-/// its offsets and positions never reach the maximum.
-fn to_u32(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
+/// Converts a span of the parser. A list or map has a width of 0.
+fn span_of(span: &saphyr_parser::Span, is_scalar: bool) -> Span {
+    let width = match is_scalar {
+        false => 0,
+        true if span.start.line() == span.end.line() => to_u32(span.len()),
+        true => u32::MAX,
+    };
+    Span { width, ..Span::at(span.start.line(), span.start.col() + 1) }
 }
 
 /// Error in a YAML file, without the file name.
@@ -194,6 +167,11 @@ impl<'t> Node<'t> {
         }
     }
 
+    /// Returns the step from a map to the value of the key that this node is.
+    pub(crate) fn as_step(self) -> PathStep {
+        PathStep::Key(self.text().to_owned().into())
+    }
+
     pub(crate) fn is_null(self) -> bool {
         matches!(self.value(), Value::Scalar(text, Style::Plain) if scalar::is_null(text))
     }
@@ -294,12 +272,12 @@ pub(crate) fn parse(text: &str, bytes_max: usize) -> Result<Tree, Vec<YamlError>
         counter.restart();
         let (event, mut span) = event.map_err(|error| vec![syntax_error(text, &input, &error)])?;
         input.restore_columns(&mut span);
-        last = Span::new(&span, false);
+        last = span_of(&span, false);
         if let Event::DocumentStart(_) = event {
             documents += 1;
         }
         if documents > 1 {
-            let span = Span { width: 3, ..Span::new(&span, false) };
+            let span = Span { width: 3, ..span_of(&span, false) };
             let message = "a second YAML document begins here, and a policy file has only one; \
                            move it into a file of its own";
             builder.report(DiagnosticKind::SecondDocument, message, Path::default(), span);
@@ -360,9 +338,9 @@ impl Builder {
             Event::MappingStart(anchor, tag) => {
                 self.begin_collection(NodeKind::Map, anchor, tag, span)
             }
-            Event::SequenceEnd | Event::MappingEnd => self.end_collection(Span::new(span, false)),
+            Event::SequenceEnd | Event::MappingEnd => self.end_collection(span_of(span, false)),
             Event::Scalar(text, style, anchor, tag) => {
-                let span = Span::new(span, true);
+                let span = span_of(span, true);
                 let style = self.style(&text, style, tag, span);
                 let start = to_u32(self.tree.text.len());
                 self.tree.text.push_str(&text);
@@ -373,7 +351,7 @@ impl Builder {
                 self.attach_node(id, anchor, 1, span)
             }
             Event::Alias(anchor) => {
-                let span = Span::new(span, true);
+                let span = span_of(span, true);
                 // The anchor of an open collection is not known yet: the alias would contain
                 // itself.
                 let Some((id, nodes)) = self.anchors.get(&anchor) else {
@@ -396,7 +374,7 @@ impl Builder {
         tag: Option<Cow<'_, Tag>>,
         span: &saphyr_parser::Span,
     ) -> Result<(), YamlError> {
-        let span = Span::new(span, false);
+        let span = span_of(span, false);
         let own_tag = if kind == NodeKind::List { "!!seq" } else { "!!map" };
         if let Some(tag) = tag.map(tag_text).filter(|tag| tag != own_tag) {
             self.report_tag(&tag, "means nothing in a policy", span);
@@ -557,9 +535,7 @@ impl Builder {
             match (open.kind, children) {
                 (NodeKind::List, _) => Some(PathStep::Index(children.len())),
                 // The key was read, but not its value.
-                (_, [.., key]) if children.len() % 2 == 1 => {
-                    Some(PathStep::from_key_node(self.tree.node(*key)))
-                }
+                (_, [.., key]) if children.len() % 2 == 1 => Some(self.tree.node(*key).as_step()),
                 _ => None,
             }
         });
@@ -575,7 +551,7 @@ impl Builder {
     /// Reports an error at a key of the map that has just ended.
     fn report_key(&mut self, kind: DiagnosticKind, message: impl Into<String>, key: u32) {
         let mut path = self.next_path();
-        path.0.push(PathStep::from_key_node(self.tree.node(key)));
+        path.0.push(self.tree.node(key).as_step());
         self.report(kind, message, path, self.tree.node(key).span());
     }
 

@@ -178,17 +178,6 @@ fn a_value_beyond_sixty_kibibytes_is_a_fault() {
 }
 
 #[test]
-fn the_fingerprint_is_stable_and_changes_with_any_file() {
-    let of = |files: &[(&str, &[u8])]| many(files, true).unwrap().fingerprint;
-    let files: &[(&str, &[u8])] = &[("a", b"domain: a\n"), ("b", b"domain: b\n")];
-    let one = of(files);
-    assert_ne!(one, many(files, false).unwrap().fingerprint, "another setting");
-    assert_eq!(one, of(&[("b", b"domain: b\n"), ("a", b"domain: a\n")]), "order is no matter");
-    assert_ne!(one, of(&[("a", b"domain: a\n"), ("b", b"domain: c\n")]));
-    assert_ne!(one, of(&[("a", b"domain: a\n"), ("c", b"domain: b\n")]));
-}
-
-#[test]
 fn reading_stops_after_a_thousand_errors_and_says_so() {
     let lines: String = (0..1_500).map(|at| format!("line_{at}: x\n")).collect();
     let faults = bad(format!("domain: a\n{lines}"));

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use tidegate::domain::{Algorithm, Charge, Hybrid, Limit, OnStoreFailure, Refill, Window};
-use tidegate::policy::spec::{HttpEntry, LimitSpec, NodeSpec, RuleSpec, ValueSpec};
+use tidegate::policy::spec::{HttpEntry, HttpSource, LimitSpec, NodeSpec, RuleSpec, ValueSpec};
 use tidegate::policy::{CompiledPolicy, Options, compile};
 
 use super::compile_helpers::{dir, entries, source, stem};
@@ -20,7 +20,10 @@ pub fn told(compiled: &CompiledPolicy) -> String {
         if let Some(http) = &domain.http {
             writeln!(text, "http, {} trusted hops", http.trusted_hops).unwrap();
             for entries in &http.descriptors {
-                let entry = |it: &HttpEntry| format!("{}: {:?}", it.key, it.source);
+                let entry = |it: &HttpEntry| match &it.source {
+                    HttpSource::Request(part) => format!("{}: {part:?}", it.key),
+                    source => format!("{}: {source:?}", it.key),
+                };
                 let entries: Vec<String> = entries.iter().map(entry).collect();
                 writeln!(text, "- {}", entries.join(", ")).unwrap();
             }
@@ -119,7 +122,8 @@ fn limit_told(spec: &LimitSpec) -> String {
     told.push_str(&counting_told(&spec.limit));
     if let Some(tiers) = &spec.tiers {
         let default = tiers.default.map_or("none", |at| &tiers.classes[at].name);
-        write!(told, ", {} (else {default}):", tiers.method.as_str()).unwrap();
+        write!(told, ", {} (else {default}):", format!("{:?}", tiers.method).to_lowercase())
+            .unwrap();
         for class in &tiers.classes {
             let rate = class.limit.rate.requests_per_unit;
             let counting = counting_told(&class.limit);

@@ -5,9 +5,8 @@
 use saphyr_parser::ScanError;
 
 use super::input::{Input, LOOKAHEAD_PUNCTUATION_MAX};
-use super::{ALIASED_NODES_MAX, DEPTH_MAX, Span, YamlError};
-use crate::policy::syntax::diagnostic::DiagnosticKind;
-use crate::policy::syntax::suggestions::EXAMPLE_DESCRIPTORS;
+use super::{ALIASED_NODES_MAX, DEPTH_MAX, YamlError};
+use crate::policy::diagnostic::{DiagnosticKind, Span};
 
 /// Error message that `saphyr_parser` returns at 256 nested brackets. The parser reads ahead, so
 /// the error comes before the events for these brackets. A test fails if the wording changes.
@@ -15,6 +14,10 @@ const PARSER_DEPTH_ERROR: &str = "recursion limit exceeded";
 
 const TAB_ERROR: &str =
     "a tab in the indentation; replace it by spaces, here and on the lines below";
+
+/// Example of `descriptors` with one limit, for hints on how to begin a policy.
+pub(crate) const EXAMPLE_DESCRIPTORS: &str =
+    "`descriptors: [{key: remote_address, rate_limit: {unit: minute, requests_per_unit: 100}}]`";
 
 /// Converts a parser error to a [`YamlError`] with its position in the file.
 pub(super) fn syntax_error(text: &str, input: &Input<'_>, error: &ScanError) -> YamlError {

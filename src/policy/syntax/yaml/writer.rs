@@ -1,11 +1,12 @@
 //! Builds a syntax tree from values that are not read from YAML, such as the messages of a control
 //! plane.
 //!
-//! Not here: the keys to write (`source::resource`), parsing YAML (`yaml`).
+//! Not here: the keys to write (`resource`), parsing YAML (`yaml`).
 
 use serde_json::Value as Json;
 
-use super::{DEPTH_MAX, NodeKind, NodeRecord, Span, Style, Tree, to_u32};
+use super::{DEPTH_MAX, NodeKind, NodeRecord, Style, Tree};
+use crate::policy::diagnostic::{Span, to_u32};
 
 /// Error for a value that is nested deeper than [`DEPTH_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

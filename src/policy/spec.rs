@@ -5,7 +5,11 @@
 
 use std::sync::Arc;
 
-use crate::domain::{Accounting, Charge, Limit};
+use crate::domain::{Accounting, Charge, Limit, Micros};
+
+/// Maximum length of a window: ten years of 365 days. No real limit has a longer window. In
+/// microseconds, this maximum fits into 49 bits.
+pub const WINDOW_MAX: Micros = Micros::from_secs(10 * 365 * 86_400);
 
 /// Compiled domain of a policy.
 #[derive(Clone, Debug)]
@@ -59,6 +63,17 @@ pub enum ValueSpec {
     Exact(Arc<str>),
     /// Any value that matches the pattern, where each `*` matches zero or more bytes.
     Pattern(Arc<str>),
+}
+
+impl ValueSpec {
+    /// Returns the `value` of a descriptor as written in the policy; empty if the descriptor matches
+    /// any value.
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            ValueSpec::Any => "",
+            ValueSpec::Exact(text) | ValueSpec::Pattern(text) => text,
+        }
+    }
 }
 
 /// Rule for descriptors that end at a node.
@@ -171,17 +186,6 @@ pub enum TierMethod {
     Hybrid,
 }
 
-impl TierMethod {
-    /// Returns the keyword used in policy files.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            TierMethod::Shared => "shared",
-            TierMethod::Separate => "separate",
-            TierMethod::Hybrid => "hybrid",
-        }
-    }
-}
-
 /// Compiled consumer class.
 #[derive(Clone, Debug)]
 pub struct ClassSpec {
@@ -228,6 +232,13 @@ pub enum HttpSource {
     Header(Box<str>),
     /// Fixed text from the policy.
     Value(Box<str>),
+    /// Part of the request.
+    Request(RequestPart),
+}
+
+/// Part of an HTTP request that can be an entry's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestPart {
     /// Method of the request.
     Method,
     /// Path of the request, without the query.

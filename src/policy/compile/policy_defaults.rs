@@ -1,41 +1,22 @@
 //! Defaults for policy keys that have no field in the messages of a control plane. The operator
 //! provides the defaults in a file; the `metadata` of a descriptor overrides them.
 //!
-//! Not here: writing the defaults into a resource (`resource`), their meaning (`compile`).
+//! Not here: writing the defaults into a resource (`syntax::resource`).
 
 use serde_json::{Map, Value as Json};
 
-use super::resource::{DescriptorFields, LimitFields, ResourceWriter};
-use super::{Options, Source};
-use crate::policy::compile::{compile_resources, metadata};
+use super::{compile_resources, metadata};
+use crate::policy::diagnostic::{DiagnosticKind, Diagnostics, PathStep, Target, quoted};
 use crate::policy::lookup::patterns::Patterns;
-use crate::policy::source::read_budget::ReadBudget;
-use crate::policy::syntax::diagnostic::{DiagnosticKind, Diagnostics, PathStep, Target, quoted};
+use crate::policy::read_budget::ReadBudget;
+use crate::policy::source::{Options, Source};
 use crate::policy::syntax::document::Document;
-use crate::policy::syntax::keywords::{self, Key};
+use crate::policy::syntax::keywords;
 use crate::policy::syntax::reader::Reader;
+use crate::policy::syntax::resource::{
+    DOMAIN_KEYS, DescriptorFields, DomainDefaults, LIMIT_KEYS, LimitFields, ResourceWriter,
+};
 use crate::policy::syntax::yaml::{Node, Value};
-
-/// Keys of a domain that a defaults file can set.
-pub(crate) const DOMAIN_KEYS: [Key; 7] = [
-    keywords::ACCOUNTING,
-    keywords::HASH_TAG,
-    keywords::QUOTA_GROUP,
-    keywords::DOMAIN_CHARGE,
-    keywords::DOMAIN_FAILURE,
-    keywords::DOMAIN_BODY,
-    keywords::DOMAIN_HTTP,
-];
-
-/// Keys of a limit that a defaults file can set for all limits of a domain.
-pub(crate) const LIMIT_KEYS: [Key; 2] = [keywords::ALGORITHM, keywords::BURST];
-
-/// Keys of a domain that the `metadata` of its first-level descriptors can set.
-pub(crate) const DOMAIN_METADATA_KEYS: [Key; 2] = [keywords::ACCOUNTING, keywords::HASH_TAG];
-
-/// Keys of a limit that the `metadata` of its descriptor can set.
-pub(crate) const LIMIT_METADATA_KEYS: [Key; 4] =
-    [keywords::ALGORITHM, keywords::BURST, keywords::CHARGE, keywords::RULE_FAILURE];
 
 /// Maximum number of entries in a defaults file. Every domain is matched against all entries.
 const DEFAULTS_ENTRIES_MAX: usize = 1_000;
@@ -64,10 +45,6 @@ impl DefaultsEntry {
         }
     }
 }
-
-/// Defaults of one domain, by key.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct DomainDefaults(Map<String, Json>);
 
 impl PolicyDefaults {
     /// Reads a defaults file. Its `domains` list has one entry per set of defaults, each with a
@@ -104,12 +81,6 @@ impl PolicyDefaults {
             defaults.0.extend(entry.keys.clone());
         }
         defaults
-    }
-}
-
-impl DomainDefaults {
-    pub(crate) fn get(&self, key: &Key) -> Option<&Json> {
-        self.0.get(key.name)
     }
 }
 
@@ -193,5 +164,117 @@ fn report_invalid(reader: &mut Reader<'_>, keys: &Map<String, Json>) {
             }),
             None => reader.report(Target::Value, error.kind, error.message),
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::domain::{Accounting, Bounds, Charge, OnStoreFailure};
+    use crate::policy::spec::DomainSpec;
+    use crate::policy::syntax::resource::Resource;
+
+    fn read_defaults(keys: &str) -> DomainDefaults {
+        let text = format!("domains: [{{domain: '*', {keys}}}]").into_bytes();
+        let source = Source { name: "defaults.yaml".to_owned(), text };
+        PolicyDefaults::read(&source, &Options::default()).unwrap().for_domain("d")
+    }
+
+    fn hourly(key: &str, requests_per_unit: u32) -> DescriptorFields<'_> {
+        let limit = LimitFields { unit: Some("hour"), requests_per_unit, ..LimitFields::default() };
+        DescriptorFields { key, limit: Some(limit), ..DescriptorFields::default() }
+    }
+
+    fn with_metadata(key: &str, metadata: Json) -> DescriptorFields<'_> {
+        DescriptorFields { metadata: Some(metadata), ..hourly(key, 5) }
+    }
+
+    fn write(defaults: DomainDefaults, descriptors: &[DescriptorFields<'_>]) -> Vec<Resource> {
+        let mut writer = ResourceWriter::new("r", "d", defaults);
+        for descriptor in descriptors {
+            assert!(writer.begin_descriptor(descriptor));
+            writer.end_descriptor();
+        }
+        vec![writer.finish()]
+    }
+
+    fn compile(
+        defaults: DomainDefaults,
+        descriptors: &[DescriptorFields<'_>],
+    ) -> Result<DomainSpec, Diagnostics> {
+        compile_resources(write(defaults, descriptors), &Options::default(), &ReadBudget::default())
+    }
+
+    #[test]
+    fn defaults_of_a_limit_apply_only_where_they_are_valid() {
+        let unlimited = LimitFields { unlimited: true, ..LimitFields::default() };
+        let defaults = read_defaults("algorithm: token_bucket, burst: 20");
+        let descriptors = [
+            DescriptorFields { limit: Some(unlimited), ..hourly("unlimited", 0) },
+            hourly("zero", 0),
+            with_metadata("log", json!({"algorithm": "sliding_log"})),
+            hourly("bucket", 5),
+        ];
+        let domain = compile(defaults, &descriptors).unwrap();
+        let rules = domain.nodes.iter().map(|node| node.rule.as_ref().unwrap());
+        let capacity = rules.map(|rule| rule.limits.first().map(|spec| spec.limit.capacity().0));
+        assert_eq!(capacity.collect::<Vec<_>>(), [None, Some(0), Some(5), Some(20)]);
+    }
+
+    #[test]
+    fn metadata_sets_the_keys_of_the_limit_and_the_body() {
+        let metadata = json!({
+            "algorithm": "token_bucket", "burst": 7, "charge": "always",
+            "on_store_failure": "deny", "body": {"text": "{}"},
+        });
+        let mut domain =
+            compile(DomainDefaults::default(), &[with_metadata("a", metadata)]).unwrap();
+        let rule = domain.nodes.remove(0).rule.unwrap();
+        let limit = &rule.limits[0].limit;
+        assert_eq!(limit.capacity().0, 7);
+        let modes = (limit.charge, limit.on_store_failure);
+        assert_eq!(modes, (Charge::Always, OnStoreFailure::Deny));
+        assert_eq!(&*rule.body.unwrap().text, "{}");
+    }
+
+    #[test]
+    fn metadata_of_first_level_descriptors_overrides_the_defaults_of_the_domain() {
+        let independent = |key| with_metadata(key, json!({"accounting": "independent"}));
+        let defaults = || read_defaults("accounting: all_or_nothing, hash_tag: [a]");
+        let domain = compile(defaults(), &[independent("a")]).unwrap();
+        assert_eq!((domain.accounting, domain.hash_tag.len()), (Accounting::Independent, 1));
+        let other = with_metadata("b", json!({"accounting": "all_or_nothing"}));
+        let errors = compile(defaults(), &[independent("a"), other]).unwrap_err().0;
+        assert_eq!(
+            (errors[0].kind, &*errors[0].path),
+            (DiagnosticKind::Conflict, "descriptors[1]")
+        );
+        let mut nested = ResourceWriter::new("r", "d", defaults());
+        assert!(nested.begin_descriptor(&hourly("a", 1)));
+        assert!(nested.begin_descriptor(&independent("b")));
+        nested.end_descriptor();
+        nested.end_descriptor();
+        let domain =
+            compile_resources(vec![nested.finish()], &Options::default(), &ReadBudget::default())
+                .unwrap();
+        assert_eq!(domain.accounting, Accounting::AllOrNothing);
+    }
+
+    #[test]
+    fn a_resource_is_rejected_if_a_call_could_need_too_many_checks() {
+        let compile = |checks_max| {
+            let bounds = Bounds { checks_max, ..Bounds::DEFAULT };
+            let resources = write(DomainDefaults::default(), &[hourly("a", 1), hourly("b", 1)]);
+            let compiled = compile_resources(
+                resources,
+                &Options { bounds, ..Options::default() },
+                &ReadBudget::default(),
+            );
+            compiled.map(drop).map_err(|errors| errors.0[0].kind)
+        };
+        assert_eq!(compile(2), Ok(()));
+        assert_eq!(compile(1), Err(DiagnosticKind::TooLarge));
     }
 }

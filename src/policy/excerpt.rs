@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 
-use super::yaml::Span;
+use super::diagnostic::Span;
 use crate::domain::escaped;
 
 /// Maximum number of characters shown before the underlined part.

@@ -6,8 +6,6 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::excerpt::Excerpt;
-use super::keywords::Key;
-use super::yaml::{Node, Span};
 use crate::domain::escaped;
 
 /// Error, warning or note about a policy file, with its position.
@@ -258,6 +256,35 @@ pub(crate) const DIAGNOSTICS_MAX: usize = 1_000;
 pub(crate) const TOO_MANY_ERRORS_MESSAGE: &str =
     "reading stopped here after 1,000 errors; mend those first";
 
+/// Source position of a node. Its fields have 32 bits to save memory, because the tree stores one
+/// span per node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// Line number. The first line is 1.
+    pub(crate) line: u32,
+    /// Column in characters. The first column is 1.
+    pub(crate) column: u32,
+    /// Length in characters. It is 0 for lists, maps, and empty scalars, and `u32::MAX` if the
+    /// span extends to the end of the line.
+    pub(crate) width: u32,
+}
+
+impl Span {
+    /// Span of a value that is not from a file.
+    pub(crate) const NONE: Span = Span { line: 0, column: 0, width: 0 };
+
+    /// Returns the span of a single character. `line` and `column` count from 1.
+    pub(crate) fn at(line: usize, column: usize) -> Self {
+        Span { line: to_u32(line), column: to_u32(column), width: 1 }
+    }
+}
+
+/// Converts an offset or position to 32 bits, saturating. A policy file has at most 16 MiB, so
+/// its offsets and positions never reach the maximum.
+pub(crate) fn to_u32(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
 /// One step in the path to a value in a document: a map key or a list position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PathStep {
@@ -265,19 +292,6 @@ pub(crate) enum PathStep {
     Key(Cow<'static, str>),
     /// Step from a list to the item at this position, from 0.
     Index(usize),
-}
-
-impl PathStep {
-    /// Returns the step from a map to the value of a key, given the key's node in the syntax tree.
-    pub(crate) fn from_key_node(key: Node<'_>) -> Self {
-        PathStep::Key(key.text().to_owned().into())
-    }
-}
-
-impl From<&Key> for PathStep {
-    fn from(key: &Key) -> Self {
-        PathStep::Key(key.name.into())
-    }
 }
 
 /// Path from the top level of a policy file to a key or value.

@@ -1,0 +1,56 @@
+//! Limits that requests bring along, which override the limits of the policy.
+//!
+//! Not here: the counters of such limits (`matcher`).
+
+use crate::domain::{
+    Algorithm, Charge, FixedWindow, Hits, Limit, OnStoreFailure, Override, Rate, Window,
+};
+use crate::policy::spec::WINDOW_MAX;
+
+/// Compiles a request override to a fixed-window limit with the given charge mode. If the override
+/// allows 0 requests per unit, the limit refuses every check.
+///
+/// Windows longer than [`WINDOW_MAX`] are clamped to it, and a multiplier of 0 counts as 1.
+/// Responses report the rate as sent in the request.
+///
+/// ```
+/// use tidegate::domain::{Charge, Hits, Override, Unit};
+/// let unit = Unit::Minute;
+/// let request_override = Override { requests_per_unit: 5, unit, unit_multiplier: 1 };
+/// let limit = tidegate::policy::compile_override("edge", &request_override, Charge::Admitted);
+/// assert_eq!(limit.capacity(), Hits(5));
+/// ```
+pub fn compile_override(domain: &str, request_override: &Override, charge: Charge) -> Limit {
+    let rate = Rate {
+        requests_per_unit: request_override.requests_per_unit,
+        unit: Some(request_override.unit),
+        unit_multiplier: request_override.unit_multiplier.max(1),
+    };
+    let length = rate.window().min(WINDOW_MAX);
+    let hits = Hits(request_override.requests_per_unit.into());
+    Limit {
+        algorithm: Algorithm::FixedWindow(FixedWindow { hits, window: Window::Epoch { length } }),
+        rate,
+        charge,
+        on_store_failure: OnStoreFailure::default(),
+        prepay: false,
+        limit_id: Limit::OVERRIDE_BIT
+            | stable_hash(&[
+                domain.as_bytes(),
+                b"override".as_slice(),
+                length.0.to_be_bytes().as_slice(),
+            ]),
+    }
+}
+
+/// Hashes the parts to 64 bits. The hash is the same on every machine and in every version.
+pub(crate) fn stable_hash(parts: &[&[u8]]) -> u64 {
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        hasher.update(&(part.len() as u64).to_be_bytes());
+        hasher.update(part);
+    }
+    let mut first = [0_u8; 8];
+    first.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+    u64::from_be_bytes(first)
+}
