@@ -80,7 +80,7 @@ impl SourceFile {
         let mut named = Vec::new();
         for root in ["crate::", "tidegate::"] {
             for (at, _) in line.code.match_indices(root) {
-                if is_word_start(&line.code, at) {
+                if is_word_start(&line.code, at) && !line.code[..at].ends_with("::") {
                     spread("", &line.code[at + root.len()..], &mut named);
                 }
             }
@@ -108,7 +108,30 @@ impl SourceFile {
     }
 }
 
+impl SourceFile {
+    /// The paths below this file's module that a line names without a root, such as `child::item`.
+    pub(crate) fn children_named(&self, line: &Line, children: &[&str]) -> Vec<String> {
+        let mut named = Vec::new();
+        for child in children {
+            for (at, _) in line.code.match_indices(&format!("{child}::")) {
+                let before = &line.code[..at];
+                let is_relative = !before.ends_with("::") || before.ends_with("self::");
+                if is_word_start(&line.code, at) && is_relative {
+                    spread(&format!("{}::", self.module), &line.code[at..], &mut named);
+                }
+            }
+        }
+        named
+    }
+}
+
 impl Line {
+    /// Whether the line re-exports items, as the map of a directory does.
+    pub(crate) fn is_re_export(&self) -> bool {
+        let code = self.code.trim_start();
+        code.starts_with("pub use ") || code.starts_with("pub(crate) use ")
+    }
+
     /// Whether the line names a path of the world outside, as a whole word.
     pub(crate) fn names(&self, path: &str) -> bool {
         let (root, rest) = path.split_once("::").unwrap_or((path, ""));
@@ -189,7 +212,9 @@ fn lines(text: &str, all_tests: bool) -> Vec<Line> {
             }
             _ => {
                 let start = code.trim_start();
-                let uses = start.starts_with("use ") || start.starts_with("pub use ");
+                let uses = ["use ", "pub use ", "pub(crate) use ", "pub(super) use "]
+                    .iter()
+                    .any(|begin| start.starts_with(begin));
                 in_use = uses && !code.contains(';');
                 lines.push(Line { number: at + 1, code, in_tests });
             }

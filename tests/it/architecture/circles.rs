@@ -1,0 +1,185 @@
+//! Circles of imports. A circle between directories, or of more than two files of a directory, is a
+//! type in the wrong place.
+//!
+//! `x.rs` is a file of the directory `x`, as is `x/mod.rs`. The re-exports of a `mod.rs` are a map of its
+//! directory and no imports. Each file at the top of `src` is a directory of its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::none;
+use super::source_reader::{SourceFile, all_files};
+
+/// A circle that is allowed, and why.
+type Allowed = (&'static [&'static str], &'static str);
+
+const TO_BE_MENDED: &str = "to be mended";
+
+/// Circles between directories.
+const DIRECTORIES: &[Allowed] = &[
+    (&["algorithm", "algorithm/hybrid"], TO_BE_MENDED),
+    (&["app", "app/wiring"], TO_BE_MENDED),
+    (&["cli", "cli/simulate"], TO_BE_MENDED),
+    (&["resilience", "resilience/ledger"], TO_BE_MENDED),
+    (&["store/redis", "store/redis/client", "store/redis/script"], TO_BE_MENDED),
+    (&["telemetry", "telemetry/otlp"], TO_BE_MENDED),
+    (&["wire", "wire/encode"], TO_BE_MENDED),
+];
+
+/// Circles of more than two files within a directory, as modules.
+const FILES: &[Allowed] = &[
+    (
+        &[
+            "algorithm",
+            "algorithm::bucket",
+            "algorithm::concurrency",
+            "algorithm::fixed_window",
+            "algorithm::sliding_log",
+            "algorithm::sliding_window",
+        ],
+        TO_BE_MENDED,
+    ),
+    (&["cli::simulate", "cli::simulate::chart", "cli::simulate::report"], TO_BE_MENDED),
+    (&["decide", "decide::limited_by", "decide::quota_roles", "decide::status"], TO_BE_MENDED),
+    (&["resilience::prepaid_hits", "resilience::refusal_cache", "resilience::stack"], TO_BE_MENDED),
+    (&["store::memory::rules", "store::memory::shard", "store::memory::sketch"], TO_BE_MENDED),
+    (
+        &[
+            "store::redis::client::backoff",
+            "store::redis::client::cluster",
+            "store::redis::client::connection",
+            "store::redis::client::connection_probe",
+            "store::redis::client::connection_write",
+            "store::redis::client::dialer",
+            "store::redis::client::error_reply",
+            "store::redis::client::misconfiguration",
+            "store::redis::client::node",
+            "store::redis::client::node_breaker",
+            "store::redis::client::node_stats",
+            "store::redis::client::pending_command",
+            "store::redis::client::reply_slot",
+            "store::redis::client::shared_write",
+            "store::redis::client::slot_table",
+            "store::redis::client::transport",
+        ],
+        TO_BE_MENDED,
+    ),
+];
+
+/// What each node imports.
+type Graph = BTreeMap<String, BTreeSet<String>>;
+
+/// The modules that each module imports, without tests.
+fn imports_of_modules(files: &[SourceFile]) -> Graph {
+    let modules: BTreeSet<&str> = files.iter().map(|file| &*file.module).collect();
+    let module_of = |path: &str| {
+        let mut path = path;
+        while !modules.contains(path) {
+            path = path.rsplit_once("::")?.0;
+        }
+        Some(path.to_owned())
+    };
+    let mut graph = Graph::new();
+    for file in files {
+        let below = format!("{}::", file.module);
+        let children: Vec<&str> = modules
+            .iter()
+            .filter_map(|module| module.strip_prefix(&below).filter(|rest| !rest.contains("::")))
+            .collect();
+        let is_map = !children.is_empty();
+        let imported = graph.entry(file.module.clone()).or_default();
+        for line in &file.lines {
+            if line.in_tests || is_map && line.is_re_export() {
+                continue;
+            }
+            let named = file.rooms_named(line).into_iter();
+            let named = named.chain(file.children_named(line, &children));
+            imported.extend(named.filter_map(|path| module_of(&path)));
+        }
+        imported.remove(&file.module);
+    }
+    graph
+}
+
+/// Each group of nodes that reach one another.
+fn circles(graph: &Graph) -> Vec<BTreeSet<&str>> {
+    let reached = |start: &str| {
+        let (mut seen, mut left) = (BTreeSet::new(), vec![start]);
+        while let Some(node) = left.pop() {
+            for next in graph.get(node).into_iter().flatten() {
+                if seen.insert(next.as_str()) {
+                    left.push(next);
+                }
+            }
+        }
+        seen
+    };
+    let reached: BTreeMap<&str, BTreeSet<&str>> =
+        graph.keys().map(|node| (node.as_str(), reached(node))).collect();
+    let in_circle = |a: &str, b: &str| reached[a].contains(b) && reached[b].contains(a);
+    let mut found = BTreeSet::new();
+    for node in reached.keys() {
+        found.insert(reached.keys().copied().filter(|other| in_circle(node, other)).collect());
+    }
+    found.into_iter().filter(|circle: &BTreeSet<&str>| circle.len() > 1).collect()
+}
+
+/// The source without tests and the root, which is a map.
+fn files() -> Vec<SourceFile> {
+    let files = all_files("src").into_iter();
+    files.filter(|file| file.module != "lib" && !file.path.ends_with("/tests.rs")).collect()
+}
+
+/// The directory of each module.
+fn directories(files: &[SourceFile]) -> BTreeMap<&str, &str> {
+    let stems: Vec<&str> =
+        files.iter().map(|file| file.path["src/".len()..].trim_end_matches(".rs")).collect();
+    let directory_of = |stem: &'_ str| {
+        let is_part = |other: &&str| other.strip_prefix(stem).is_some_and(|r| r.starts_with('/'));
+        let above = stem.rfind('/').filter(|_| !stems.iter().any(is_part));
+        above.unwrap_or(stem.len())
+    };
+    let modules = files.iter().map(|file| &*file.module);
+    modules.zip(&stems).map(|(module, stem)| (module, &stem[..directory_of(stem)])).collect()
+}
+
+/// What is wrong with the circles of a graph: those that no row allows, and rows without a circle.
+fn faults(found: &[BTreeSet<&str>], allowed: &[Allowed]) -> Vec<String> {
+    let is_in =
+        |circle: &BTreeSet<&str>, row: &Allowed| circle.iter().all(|node| row.0.contains(node));
+    let unlisted = found
+        .iter()
+        .filter(|circle| !allowed.iter().any(|row| is_in(circle, row)))
+        .map(|circle| format!("a circle: {}", Vec::from_iter(circle.iter().copied()).join(", ")));
+    let stale = allowed
+        .iter()
+        .filter(|row| row.1 != TO_BE_MENDED && !found.iter().any(|circle| is_in(circle, row)))
+        .map(|row| format!("there is no circle any more: {}", row.0.join(", ")));
+    unlisted.chain(stale).collect()
+}
+
+#[test]
+fn no_imports_go_in_a_circle_between_directories() {
+    let files = files();
+    let directory_of = directories(&files);
+    let mut graph = Graph::new();
+    for (module, imported) in imports_of_modules(&files) {
+        let from = directory_of[&*module];
+        let to = imported.iter().map(|module| directory_of[&**module]);
+        let others = to.filter(|to| *to != from).map(str::to_owned);
+        graph.entry(from.to_owned()).or_default().extend(others);
+    }
+    none(faults(&circles(&graph), DIRECTORIES));
+}
+
+#[test]
+fn at_most_two_files_of_a_directory_import_each_other() {
+    let files = files();
+    let directory_of = directories(&files);
+    let mut graph = imports_of_modules(&files);
+    for (module, imported) in &mut graph {
+        imported.retain(|other| directory_of[&**other] == directory_of[&**module]);
+    }
+    let mut found = circles(&graph);
+    found.retain(|circle| circle.len() > 2);
+    none(faults(&found, FILES));
+}
