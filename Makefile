@@ -169,8 +169,9 @@ fuzz: ## N (1,000,000) random inputs of each kind: requests, policies, replies, 
 	TIDEGATE_FUZZ=$(or $(N),1000000) TIDEGATE_FUZZ_KEEP=$(KEEP) \
 		$(CARGO) test --locked --profile fuzz --test fuzz -- --nocapture
 
-lint: ## check format, lints, and dependencies
+lint: ## check format, lints, dependencies, and the size of src
 	$(CARGO) fmt --all --check
+	@.ci/lines --check
 	$(CARGO) clippy --locked --workspace --all-targets -- --deny warnings
 	$(CARGO) clippy --locked --lib --no-default-features -- --deny warnings
 	$(CARGO) clippy --locked --lib --no-default-features --features redis -- --deny warnings
