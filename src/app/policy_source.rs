@@ -135,6 +135,5 @@ fn new_telemetry(settings: &Settings) -> Arc<Telemetry> {
         TopValues::Shortened => ValueDisplay::Shortened,
         TopValues::Hashed => ValueDisplay::Hashed,
     };
-    let telemetry = Telemetry::new(settings.near_limit_ratio).enabled(settings.metrics);
-    Arc::new(telemetry.with_value_display(values))
+    Arc::new(Telemetry::new(settings.near_limit_ratio).with_value_display(values))
 }

@@ -35,8 +35,8 @@ pub(super) struct CounterFlags;
 impl FlagSet for AllFlags {
     const ACCEPTS_PATHS: bool = false;
 
-    fn contains(_: &SettingRow) -> bool {
-        true
+    fn contains(row: &SettingRow) -> bool {
+        row.has_flag()
     }
 }
 

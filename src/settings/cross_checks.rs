@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::SettingError;
 use super::table::Settings;
-use super::value_types::{CounterAccessSetting, OnOff, PolicySourceKind, StoreKind};
+use super::value_types::{CounterAccessSetting, OnOff, PolicySourceKind};
 
 /// Maximum time reserved at the end of `--hard-limit` for the steps after the gRPC drain: closing
 /// the HTTP ports and exiting. If `--hard-limit` is below 10 s, only a tenth of it is reserved.
@@ -70,10 +70,6 @@ impl Settings {
         conflict(self.policy_size < self.policy_file_size, names, advice);
         let has_both = !self.key_secret.is_empty() && self.key_secret_file.is_some();
         conflict(has_both, "--key-secret, --key-secret-file", "give one of them");
-        let lacks_url = self.store == StoreKind::Redis && self.redis_url.is_empty();
-        let advice = "no address is set: give --redis-url HOST:PORT, or --store memory, with which \
-                      replicas do not share limits";
-        conflict(lacks_url, "--store redis", advice);
         let is_relative = !self.prometheus_path.starts_with('/');
         conflict(is_relative, "--prometheus-path", "must start with a slash");
 
@@ -85,7 +81,7 @@ impl Settings {
             conflict(is_broken, names, advice);
         }
 
-        if self.counts_in_redis() && !lacks_url {
+        if self.counts_in_redis() {
             errors.extend(self.redis_conflict());
         }
         errors.extend(self.otlp().err());
@@ -151,13 +147,9 @@ impl Settings {
             || self.redis_tls_skip_hostname_verification
     }
 
-    /// Returns whether counters are kept in Redis, as determined by `--store` and `--redis-url`.
+    /// Returns whether counters are kept in Redis, and not in the memory of this process.
     pub fn counts_in_redis(&self) -> bool {
-        match self.store {
-            StoreKind::Auto => !self.redis_url.is_empty(),
-            StoreKind::Memory => false,
-            StoreKind::Redis => true,
-        }
+        !self.redis_url.is_empty()
     }
 }
 

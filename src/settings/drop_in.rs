@@ -13,11 +13,11 @@ const DROP_IN_DEFAULTS: &[(&str, &str)] = &[
     ("charge", "billed"),
     // envoyproxy/ratelimit exports traces only if TRACING_ENABLED is set, over HTTP, and under this
     // service name; it exports no metrics over OTLP.
-    ("metrics-exporter", "none"),
-    ("otlp-protocol", "http/protobuf"),
-    ("service-name", "RateLimit"),
+    ("OTEL_METRICS_EXPORTER", "none"),
+    ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
+    ("OTEL_SERVICE_NAME", "RateLimit"),
     ("traces-ratio", "1"),
-    ("tracing-enabled", "off"),
+    ("TRACING_ENABLED", "off"),
 ];
 
 /// Information about a process that was started in drop-in mode.

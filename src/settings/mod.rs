@@ -24,7 +24,7 @@ pub use redis_settings::{RedisAddress, RedisSettings, RedisTls, RedisTopology, p
 pub use table::{SettingRow, Settings, TABLE};
 pub use value_types::{
     ChargeSetting, CounterAccessSetting, HeaderFamily, LogFormat, LogLevel, OnOff,
-    PolicySourceKind, RedisType, ResetSetting, RetryAfterSetting, SecretText, StoreKind, TopValues,
+    PolicySourceKind, RedisType, ResetSetting, RetryAfterSetting, SecretText, TopValues,
 };
 
 use std::fmt;
@@ -34,7 +34,7 @@ use std::fmt;
 pub enum SettingError {
     /// Malformed or out-of-range value.
     InvalidValue {
-        /// Name of the flag, without leading hyphens.
+        /// Name of the flag, without leading hyphens, or of the environment variable.
         name: &'static str,
         /// Source of the value.
         origin: Origin,
@@ -75,7 +75,8 @@ impl fmt::Display for SettingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SettingError::InvalidValue { name, origin, masked, expected } => {
-                write!(f, "--{name} (from {origin}): {masked:?}: {expected}")
+                let hyphens = if table::is_variable(name) { "" } else { "--" };
+                write!(f, "{hyphens}{name} (from {origin}): {masked:?}: {expected}")
             }
             SettingError::UnknownName { name, origin, similar: Some(similar) } => {
                 write!(f, "{origin}: unknown setting {name:?}; did you mean {similar:?}?")

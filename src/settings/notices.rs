@@ -109,6 +109,16 @@ const IGNORED_VARIABLES: &[IgnoredVariable] = &[
     },
 ];
 
+/// Environment variables of envoyproxy/ratelimit that are accepted without a notice, because
+/// Tidegate always does what they usually ask for: it watches files and links, it does not charge a
+/// counter over its limit, it caches rejections, and an address of Redis says which network it has.
+const ACCEPTED_VARIABLES: [&str; 4] = [
+    "LOCAL_CACHE_SIZE_IN_BYTES",
+    "REDIS_SOCKET_TYPE",
+    "RUNTIME_WATCH_ROOT",
+    "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
+];
+
 /// Prefixes of the environment variables of envoyproxy/ratelimit. In drop-in mode, an unknown
 /// variable with one of these prefixes causes a notice, because its name is probably misspelled.
 const COMPAT_PREFIXES: [&str; 9] = [
@@ -172,7 +182,7 @@ pub fn find_notices(
     if settings.supported_otlp_protocol().is_none() {
         notice(
             NoticeKind::NoEffect,
-            "--otlp-protocol",
+            "OTEL_EXPORTER_OTLP_PROTOCOL",
             "it is neither grpc nor http/protobuf, so neither metrics nor traces are exported"
                 .to_owned(),
         );
@@ -281,13 +291,17 @@ fn find_drop_in_notices(environment: &TextMap, drop_in: &DropIn) -> Vec<Notice> 
         name: name.clone(),
         text: "`tidegate serve -h` lists the flags".to_owned(),
     };
+    let known = || {
+        let names = |row: &'static SettingRow| row.compat_names.iter().chain(Some(&row.name));
+        TABLE.iter().flat_map(names).copied()
+    };
     let is_unknown = |name: &&String| {
         COMPAT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
             && !is_kubernetes_service_variable(name)
-            && !TABLE.iter().any(|row| row.compat_names.contains(&name.as_str()))
+            && !known().any(|known| known == name.as_str())
+            && !ACCEPTED_VARIABLES.contains(&name.as_str())
             && !IGNORED_VARIABLES.iter().any(|ignored| ignored.matches(name))
     };
-    let known = || TABLE.iter().flat_map(|row| row.compat_names).copied();
     let variable = |name: &String| Notice {
         kind: NoticeKind::UnknownVariable,
         name: name.clone(),
@@ -367,6 +381,8 @@ mod tests {
                 ("GRPC_SERVER_TLS_CERTT", "/c"),
                 ("GRPC_SERVER_TLS_CA_CERT", "/ca"),
                 ("REDIS_SERVICE_HOST", "10.0.0.1"),
+                ("REDIS_SOCKET_TYPE", "tcp"),
+                ("RUNTIME_WATCH_ROOT", "false"),
                 ("REDIS_PORT_6379_TCP_ADDR", "10.0.0.1"),
                 ("PATH", "/bin"),
             ],

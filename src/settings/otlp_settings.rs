@@ -19,7 +19,7 @@ pub enum OtlpProtocol {
 }
 
 impl OtlpProtocol {
-    /// Returns the default collector endpoint for traces, which applies if `--tracing-enabled` is
+    /// Returns the default collector endpoint for traces, which applies if `TRACING_ENABLED` is
     /// `on` and no endpoint is configured.
     const fn default_endpoint(self) -> &'static str {
         match self {
@@ -169,10 +169,11 @@ impl Settings {
             names,
             advice: "write name=value,name=value; percent-encode commas (%2C)".to_owned(),
         };
-        parse_pairs(self.otlp_headers.reveal()).ok_or_else(|| malformed("--otlp-headers"))?;
+        parse_pairs(self.otlp_headers.reveal())
+            .ok_or_else(|| malformed("OTEL_EXPORTER_OTLP_HEADERS"))?;
         let (parent_based, sample_ratio) = self.traces_sampler.resolve(self.traces_ratio);
         let mut attributes = parse_pairs(&self.resource_attributes)
-            .ok_or_else(|| malformed("--resource-attributes"))?;
+            .ok_or_else(|| malformed("OTEL_RESOURCE_ATTRIBUTES"))?;
         if !self.service_namespace.is_empty() {
             attributes.push(("service.namespace".to_owned(), self.service_namespace.clone()));
         }
@@ -192,7 +193,7 @@ impl Settings {
         }))
     }
 
-    /// Returns the OTLP protocol set by `--otlp-protocol`; `None` if Tidegate does not support it.
+    /// Returns the OTLP protocol set by `OTEL_EXPORTER_OTLP_PROTOCOL`; `None` if Tidegate does not support it.
     pub(super) fn supported_otlp_protocol(&self) -> Option<OtlpProtocol> {
         match self.otlp_protocol.to_ascii_lowercase().as_str() {
             "grpc" => Some(OtlpProtocol::Grpc),

@@ -39,6 +39,12 @@ impl Sources {
         Sources { flags: flags.iter().map(owned).collect(), ..Sources::default() }
     }
 
+    /// Returns sources with environment variables alone.
+    #[cfg(test)]
+    pub(crate) fn from_environment(variables: &[(&str, &str)]) -> Sources {
+        Sources { environment: Sources::from_flags(variables).flags, ..Sources::default() }
+    }
+
     /// Returns the position of a setting in the settings file, as `FILE:LINE`; empty if the
     /// position is unknown.
     fn file_position(&self, name: &str) -> String {
@@ -169,11 +175,12 @@ const CONTROL_PLANE_DEFAULTS: &[(&str, &str)] = &[
 ];
 
 fn find_value(row: &'static SettingRow, sources: &Sources) -> SettingValue {
-    let flag = sources.flags.get(row.name).map(|text| (text, Origin::Flag));
+    let named = |texts: &'_ TextMap| texts.get(row.name).filter(|_| row.has_flag()).cloned();
+    let flag = named(&sources.flags).map(|text| (text, Origin::Flag));
     // An empty variable counts as unset, because deployment manifests unset variables that way.
     let in_environment = |name: &String| {
         let text = sources.environment.get(name).filter(|text| !text.is_empty())?;
-        Some((text, Origin::Environment(name.clone())))
+        Some((text.clone(), Origin::Environment(name.clone())))
     };
     let found = flag
         .or_else(|| {
@@ -181,12 +188,12 @@ fn find_value(row: &'static SettingRow, sources: &Sources) -> SettingValue {
             std::iter::once(row.variable()).chain(compat).find_map(|name| in_environment(&name))
         })
         .or_else(|| {
-            let text = sources.file.get(row.name)?;
+            let text = named(&sources.file)?;
             Some((text, Origin::File(sources.file_position(row.name))))
         });
     let drop_in_default = sources.drop_in.as_ref().and_then(|_| row.drop_in_default());
     match (found, drop_in_default) {
-        (Some((text, origin)), _) => SettingValue { row, text: text.clone(), origin },
+        (Some((text, origin)), _) => SettingValue { row, text, origin },
         (None, Some(text)) => {
             SettingValue { row, text: text.to_owned(), origin: Origin::DropInDefault }
         }
@@ -218,7 +225,8 @@ pub(super) fn find_unknown_names(
     table: &'static [SettingRow],
     sources: &Sources,
 ) -> Vec<SettingError> {
-    let is_unknown = |name: &&String| !table.iter().any(|row| row.name == name.as_str());
+    let is_unknown =
+        |name: &&String| !table.iter().any(|row| row.name == name.as_str() && row.has_flag());
     let error = |name: &String| SettingError::UnknownName {
         name: name.clone(),
         origin: Origin::File(sources.file_position(name)),
@@ -245,19 +253,19 @@ pub(super) fn find_unsupported_backend(environment: &TextMap) -> Option<SettingE
     })
 }
 
-/// Returns the setting whose name is most similar to an unknown name; `None` if no name is similar.
+/// Returns the flag whose name is most similar to an unknown name; `None` if no name is similar.
 pub(super) fn find_similar_name(table: &'static [SettingRow], name: &str) -> Option<&'static str> {
-    nearest_word(name, table.iter().map(|row| row.name))
+    nearest_word(name, table.iter().filter(|row| row.has_flag()).map(|row| row.name))
 }
 
 /// Formats all settings as a settings file. A comment after each value names its source. A line
 /// with a masked value is commented out, because reading the file would otherwise replace the
-/// secret with the masked value.
+/// secret with the masked value. So is a setting without a flag, which is no key of the file.
 pub fn report(values: &[SettingValue]) -> String {
     use fmt::Write;
     let line = |value: &SettingValue| {
         let (masked, name) = (value.masked(), value.row.name);
-        match masked == value.text {
+        match masked == value.text && value.row.has_flag() {
             true => format!("{name}: {}", format_yaml_scalar(&masked)),
             false => format!("# {name}: {}", escaped(&masked)),
         }

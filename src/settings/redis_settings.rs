@@ -83,8 +83,8 @@ pub struct RedisSettings {
     pub connections: usize,
     /// Timeout for connecting to a Redis server.
     pub connect_timeout: Duration,
-    /// Interval between INFO polls for metrics; `None` disables polling.
-    pub info_interval: Option<Duration>,
+    /// Interval between INFO polls for metrics.
+    pub info_interval: Duration,
     /// Maximum time that one call waits for Redis.
     pub budget: Duration,
     /// Prefix of all Redis keys; may be empty.
@@ -152,12 +152,11 @@ impl Settings {
             }
         };
         let port = if master.is_some() { SENTINEL_PORT } else { REDIS_PORT };
-        let unix = self.redis_socket_type.eq_ignore_ascii_case("unix");
         let urls: Vec<ParsedRedisUrl> = items
             .iter()
             .map(|item| {
                 let shown = shown(item);
-                parse_url(item, &shown, port, unix).map_err(|advice| format!("{shown:?}: {advice}"))
+                parse_url(item, &shown, port).map_err(|advice| format!("{shown:?}: {advice}"))
             })
             .collect::<Result<_, _>>()
             .map_err(|advice| SettingError::Conflict { names: "--redis-url", advice })?;
@@ -211,7 +210,8 @@ impl Settings {
             }),
             connections: self.redis_pool_size,
             connect_timeout: self.redis_timeout,
-            info_interval: Some(self.redis_info_poll).filter(|interval| !interval.is_zero()),
+            // Every 10 s, so that each scrape, usually every 15 s, finds new values.
+            info_interval: self.test_info_poll,
             budget: self.store_budget,
             key_prefix: self.cache_key_prefix.clone(),
         })
@@ -230,20 +230,15 @@ pub fn parse_login(auth: &str) -> (Option<String>, SecretText) {
     }
 }
 
-/// Parses `item`, one entry of the `--redis-url` list. If `unix` is true, an entry without a scheme
-/// is the path of a Unix socket. On failure, returns an error message. The message quotes only
-/// `masked`, the same entry with its password masked, so it never contains the password.
-fn parse_url(
-    item: &str,
-    masked: &str,
-    default_port: u16,
-    unix: bool,
-) -> Result<ParsedRedisUrl, String> {
+/// Parses `item`, one entry of the `--redis-url` list. On failure, returns an error message. The
+/// message quotes only `masked`, the same entry with its password masked, so it never contains the
+/// password.
+fn parse_url(item: &str, masked: &str, default_port: u16) -> Result<ParsedRedisUrl, String> {
     let bare =
         |address, tls| ParsedRedisUrl { address, user: None, password: None, database: 0, tls };
     let (scheme, rest) = item.split_once("://").unwrap_or(("", item));
     let tls = match scheme {
-        "" if unix || rest.starts_with('/') => {
+        "" if rest.starts_with('/') => {
             return Ok(bare(RedisAddress::Unix(PathBuf::from(rest)), false));
         }
         "unix" | "redis+unix" if rest.starts_with('/') => {
@@ -419,8 +414,7 @@ mod tests {
         assert!(of(&[("redis-url", "h:1/65536")]).is_err());
         assert!(of(&[("redis-type", "cluster"), ("redis-url", "a:1,/run/redis.sock")]).is_err());
         assert!(of(&[("redis-type", "sentinel"), ("redis-url", "m,a:1,/run/redis.sock")]).is_err());
-        let info = |poll| read(&[("redis-url", "h:1"), ("redis-info-poll", poll)]).unwrap();
-        assert_eq!(info("0s").info_interval, None);
-        assert_eq!(info("1s").info_interval, Some(Duration::from_secs(1)));
+        let settings = read(&[("redis-url", "h:1")]).unwrap();
+        assert_eq!(settings.info_interval, Duration::from_secs(10));
     }
 }

@@ -3,7 +3,8 @@
 //! OpenTelemetry that also set it, the default, a parser with bounds, and the help text for flags
 //! and docs/SETTINGS.md.
 //!
-//! To add a setting, add one row.
+//! To add a setting, add one row. A row whose name is an environment variable has no flag: the
+//! deployments that set it have the variable of envoyproxy/ratelimit or OpenTelemetry already.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use super::precedence;
 use super::precedence::{SettingValue, Sources};
 use super::value_types::{
     ChargeSetting, CounterAccessSetting, HeaderFamily, LogFormat, LogLevel, OnOff,
-    PolicySourceKind, RedisType, ResetSetting, RetryAfterSetting, SecretText, StoreKind, TopValues,
+    PolicySourceKind, RedisType, ResetSetting, RetryAfterSetting, SecretText, TopValues,
     duration_or_millis_parser, duration_parser, number_parser, pairs_parser, parse_address,
     parse_flag, parse_header_list, parse_host, parse_key_prefix, parse_on_off, parse_path,
     parse_paths, parse_ratio, parse_secret, parse_secret_line, parse_server, parse_text,
@@ -41,7 +42,8 @@ pub struct SettingRow {
     pub section: &'static str,
     /// Name of the field in [`Settings`].
     pub field: &'static str,
-    /// Name of the flag, without leading hyphens, and key in the settings file.
+    /// Name of the flag, without leading hyphens, and key in the settings file; or, in upper case,
+    /// the environment variable of a setting without a flag.
     pub name: &'static str,
     /// Placeholder for the value in `--help`, such as `DURATION`, or the valid keywords, separated
     /// by `|`.
@@ -50,7 +52,7 @@ pub struct SettingRow {
     pub default: &'static str,
     /// Redaction that is applied when the value is displayed.
     pub redaction: Redaction,
-    /// Environment variables of envoyproxy/ratelimit or OpenTelemetry that also set this value.
+    /// Other environment variables of envoyproxy/ratelimit or OpenTelemetry that set this value.
     pub compat_names: &'static [&'static str],
     /// Help text for `--help` and docs/SETTINGS.md.
     pub help: &'static str,
@@ -62,9 +64,18 @@ impl SettingRow {
         self.redaction == Redaction::Plain
     }
 
+    /// Returns whether the setting has a flag and a key in the settings file, in addition to its
+    /// environment variables.
+    pub fn has_flag(&self) -> bool {
+        !is_variable(self.name)
+    }
+
     /// Returns the name of the environment variable, such as `TIDEGATE_GRPC_PORT`.
     pub fn variable(&self) -> String {
-        format!("TIDEGATE_{}", self.field.to_ascii_uppercase())
+        match self.has_flag() {
+            true => format!("TIDEGATE_{}", self.field.to_ascii_uppercase()),
+            false => self.name.to_owned(),
+        }
     }
 
     /// Returns the default value in drop-in mode; `None` if it does not differ from the built-in
@@ -72,6 +83,11 @@ impl SettingRow {
     pub fn drop_in_default(&self) -> Option<&'static str> {
         drop_in::default_value(self.name)
     }
+}
+
+/// Returns whether the name of a setting is that of an environment variable and not of a flag.
+pub(super) fn is_variable(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_uppercase())
 }
 
 macro_rules! settings {
@@ -131,24 +147,12 @@ settings! {
     section "Policy files";
     /// Policy files and directories, separated by commas.
     policy "policy" ["FILE|DIR"]: Vec<PathBuf> = "", parse_paths, Plain, [];
-    /// Interval at which policy files are checked for changes.
-    policy_poll "policy-poll" ["DURATION"]: Duration = "1s", duration_parser(50, 3_600_000), Plain, [];
     /// Maximum size of one policy file, up to 16MiB.
     policy_file_size "policy-file-size" ["SIZE"]: usize = "4MiB", size_parser(1_024, 16 << 20), Plain, [];
     /// Maximum total size of all policy files, up to 64MiB.
     policy_size "policy-size" ["SIZE"]: usize = "64MiB", size_parser(1_024, 64 << 20), Plain, [];
     /// Allow several files for one domain.
     merge_domain_config "merge-domain-config" ["true|false"]: bool = "false", parse_flag, Plain, ["MERGE_DOMAIN_CONFIG"];
-    /// Root directory of an envoyproxy/ratelimit configuration; ignored if --policy is set.
-    runtime_root "runtime-root" ["DIR"]: Option<PathBuf> = "", parse_path, Plain, ["RUNTIME_ROOT"];
-    /// Directory below --runtime-root that contains --runtime-appdirectory.
-    runtime_subdirectory "runtime-subdirectory" ["DIR"]: String = "", parse_text, Plain, ["RUNTIME_SUBDIRECTORY"];
-    /// Directory below --runtime-subdirectory that contains the policy files.
-    runtime_appdirectory "runtime-appdirectory" ["DIR"]: String = "config", parse_text, Plain, ["RUNTIME_APPDIRECTORY"];
-    /// Accepted and ignored: files and symbolic links are always watched.
-    runtime_watch_root "runtime-watch-root" ["true|false"]: bool = "true", parse_flag, Plain, ["RUNTIME_WATCH_ROOT"];
-    /// Ignore files and directories below --runtime-root that start with a dot.
-    runtime_ignoredotfiles "runtime-ignoredotfiles" ["true|false"]: bool = "true", parse_flag, Plain, ["RUNTIME_IGNOREDOTFILES"];
 
     section "Control plane";
     /// Source of policies: file, or grpc_xds_sotw (a control plane).
@@ -174,21 +178,6 @@ settings! {
     xds_tls_cacert "xds-tls-cacert" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, ["CONFIG_GRPC_XDS_SERVER_TLS_CACERT"];
     /// Name that the control plane's certificate must have; if empty, the host of --xds-server.
     xds_tls_san "xds-tls-san" ["NAME"]: String = "", parse_text, Plain, ["CONFIG_GRPC_XDS_SERVER_TLS_SAN"];
-    /// Timeout for connecting to the control plane.
-    xds_connect_timeout "xds-connect-timeout" ["DURATION"]: Duration = "5s", duration_parser(10, 60_000), Plain, [];
-    /// Fixed wait after a failed attempt to connect to the control plane; with 0s, the wait grows
-    /// from --xds-backoff-initial to --xds-backoff-max.
-    xds_connect_retry "xds-connect-retry" ["DURATION"]: Duration = "0s", duration_parser(0, 3_600_000), Plain, ["CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL"];
-    /// Wait before the first attempt to reconnect to the control plane; doubles with each failure.
-    xds_backoff_initial "xds-backoff-initial" ["DURATION"]: Duration = "500ms", duration_parser(10, 3_600_000), Plain, ["XDS_CLIENT_BACKOFF_INITIAL_INTERVAL"];
-    /// Maximum wait before an attempt to reconnect to the control plane.
-    xds_backoff_max "xds-backoff-max" ["DURATION"]: Duration = "5s", duration_parser(10, 3_600_000), Plain, ["XDS_CLIENT_BACKOFF_MAX_INTERVAL"];
-    /// Jitter: maximum fraction of each wait, from 0 to 1, by which it is shortened at random.
-    xds_backoff_random "xds-backoff-random" ["RATIO"]: f64 = "0.5", parse_ratio, Plain, ["XDS_CLIENT_BACKOFF_RANDOM_FACTOR"];
-    /// Shorten each wait between attempts by a random amount, so that replicas do not all reconnect at once.
-    xds_backoff_jitter "xds-backoff-jitter" ["true|false"]: bool = "true", parse_flag, Plain, ["XDS_CLIENT_BACKOFF_JITTER"];
-    /// Interval of TCP keepalive probes to the control plane; 0s disables them.
-    xds_keepalive_interval "xds-keepalive-interval" ["DURATION"]: Duration = "30s", duration_parser(0, 3_600_000), Plain, [];
     /// Maximum size of a response of the control plane.
     xds_message_size "xds-message-size" ["SIZE"]: usize = "16MiB", size_parser(1_024, 1 << 30), Plain, ["XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"];
     /// Start without waiting for the first policy from the control plane; until it arrives, every
@@ -274,24 +263,6 @@ settings! {
     entries "entries" ["NUMBER"]: usize = "160", number_parser(1, 160), Plain, [];
     /// Maximum number of limits that a call checks.
     checks "checks" ["NUMBER"]: usize = "2048", number_parser(1, 2_048), Plain, [];
-    /// HTTP/2 flow control window of a gRPC connection.
-    connection_window "connection-window" ["SIZE"]: u32 = "32MiB", size_parser(65_535, (1 << 31) - 1), Plain, [];
-    /// Maximum size of the headers of a gRPC call; with tracing in Envoy, they include the
-    /// downstream client's tracestate header.
-    header_size "header-size" ["SIZE"]: u32 = "64KiB", size_parser(1_024, 1 << 20), Plain, [];
-    /// Maximum number of calls that a client may reset before they are processed; beyond it, the
-    /// connection is closed.
-    pending_resets "pending-resets" ["NUMBER"]: usize = "1024", number_parser(20, 1_000_000), Plain, [];
-    /// Maximum number of streams per connection that are reset because of client errors.
-    local_error_resets "local-error-resets" ["NUMBER"]: usize = "1024", number_parser(20, 1_000_000), Plain, [];
-    /// Timeout of a TLS handshake.
-    handshake_timeout "handshake-timeout" ["DURATION"]: Duration = "5s", duration_parser(10, 60_000), Plain, [];
-    /// Timeout for a new connection to start HTTP/2.
-    preface_timeout "preface-timeout" ["DURATION"]: Duration = "5s", duration_parser(10, 60_000), Plain, [];
-    /// Interval of HTTP/2 keepalive pings; 0s disables them.
-    keepalive_interval "keepalive-interval" ["DURATION"]: Duration = "30s", duration_parser(0, 3_600_000), Plain, [];
-    /// Timeout for the reply to a keepalive ping.
-    keepalive_timeout "keepalive-timeout" ["DURATION"]: Duration = "10s", duration_parser(10, 600_000), Plain, [];
     /// Age of a gRPC connection at which its client is asked to reconnect, to spread load; 0s
     /// disables this.
     grpc_max_connection_age "grpc-max-connection-age" ["DURATION"]: Duration = "24h", duration_parser(0, 30 * DAY_MS), Plain, ["GRPC_MAX_CONNECTION_AGE"];
@@ -301,8 +272,6 @@ settings! {
     hard_limit "hard-limit" ["DURATION"]: Duration = "25s", duration_parser(100, 3_600_000), Plain, [];
 
     section "Counters";
-    /// Store of the counters: auto (redis if --redis-url is set, else memory), memory, redis.
-    store "store" [StoreKind::KEYWORDS]: StoreKind = "auto", StoreKind::parse, Plain, [];
     /// Maximum number of counters in memory.
     max_keys "max-keys" ["NUMBER"]: usize = "1000000", number_parser(1_024, 1_000_000_000), Plain, [];
     /// Secret key of the hash in counter keys; must be the same on every replica.
@@ -321,10 +290,6 @@ settings! {
     /// Cache rejections and repeat them without asking Redis until their retry-after time has
     /// passed, for at most one second.
     refusal_cache "refusal-cache" ["true|false"]: bool = "true", parse_flag, Plain, [];
-    /// Accepted and ignored: the refusal cache has a fixed size, see --refusal-cache.
-    local_cache_size_in_bytes "local-cache-size-in-bytes" ["SIZE"]: usize = "0", size_parser(0, 1 << 40), Plain, ["LOCAL_CACHE_SIZE_IN_BYTES"];
-    /// Accepted and ignored: --charge determines which hits a rejected call charges.
-    stop_cache_key_increment_when_overlimit "stop-cache-key-increment-when-overlimit" ["true|false"]: bool = "false", parse_flag, Plain, ["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"];
 
     section "Redis";
     /// Address of Redis: host:port, redis://, rediss://, or a Unix socket; for sentinel and
@@ -333,8 +298,6 @@ settings! {
     /// Redis topology: single, sentinel (--redis-url lists the master's name, then the sentinels),
     /// or cluster (--redis-url lists nodes).
     redis_type "redis-type" [RedisType::KEYWORDS]: RedisType = "single", RedisType::parse, Plain, ["REDIS_TYPE"];
-    /// Network of --redis-url, tcp or unix; if empty, the form of the address determines it.
-    redis_socket_type "redis-socket-type" ["tcp|unix"]: String = "", parse_text, Plain, ["REDIS_SOCKET_TYPE"];
     /// Redis password, or user:password.
     redis_auth "redis-auth" ["PASSWORD"]: SecretText = "", parse_secret, Hidden, ["REDIS_AUTH"];
     /// File with the Redis password, or user:password; read again every second.
@@ -356,8 +319,6 @@ settings! {
     redis_pool_size "redis-pool-size" ["NUMBER"]: usize = "2", number_parser(1, 1_024), Plain, ["REDIS_POOL_SIZE"];
     /// Timeout for connecting to Redis; the timeout for calls is --store-budget.
     redis_timeout "redis-timeout" ["DURATION"]: Duration = "1s", duration_parser(10, 60_000), Plain, ["REDIS_TIMEOUT"];
-    /// Interval at which INFO is polled, for metrics about Redis itself; 0s disables polling.
-    redis_info_poll "redis-info-poll" ["DURATION"]: Duration = "10s", duration_parser(0, 3_600_000), Plain, [];
 
     section "Decisions and responses";
     /// Decide and count as usual, but let every call pass.
@@ -395,51 +356,75 @@ settings! {
     response_dynamic_metadata "response-dynamic-metadata" ["true|false"]: bool = "false", parse_flag, Plain, ["RESPONSE_DYNAMIC_METADATA"];
 
     section "Metrics, traces, and logs";
-    /// OTLP collector for metrics and traces, such as http://collector:4317; metrics or traces with
-    /// an endpoint of their own do not use it.
+    /// OTLP collector for metrics and traces, such as http://collector:4317. Everything else about
+    /// the export is set by the variables of OpenTelemetry, such as OTEL_EXPORTER_OTLP_PROTOCOL.
     otlp_endpoint "otlp-endpoint" ["URL"]: String = "", parse_text, Address, ["OTEL_EXPORTER_OTLP_ENDPOINT"];
-    /// OTLP collector for metrics, if different from --otlp-endpoint.
-    otlp_metrics_endpoint "otlp-metrics-endpoint" ["URL"]: String = "", parse_text, Address, ["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"];
-    /// OTLP collector for traces, if different from --otlp-endpoint.
-    otlp_traces_endpoint "otlp-traces-endpoint" ["URL"]: String = "", parse_text, Address, ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
-    /// Headers for OTLP requests: name=value, separated by commas.
-    otlp_headers "otlp-headers" ["NAME=VALUE,…"]: SecretText = "", parse_secret, Hidden, ["OTEL_EXPORTER_OTLP_HEADERS"];
-    /// CA of the collectors' certificates, PEM; if empty, the system's CAs are used.
-    otlp_certificate "otlp-certificate" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, ["OTEL_EXPORTER_OTLP_CERTIFICATE"];
-    /// OTLP protocol: grpc, http/protobuf (or http); with any other value nothing is sent.
-    otlp_protocol "otlp-protocol" ["grpc|http/protobuf"]: String = "grpc", parse_text, Plain, ["OTEL_EXPORTER_OTLP_PROTOCOL", "TRACING_EXPORTER_PROTOCOL"];
-    /// Timeout of OTLP requests; a number without a unit is in milliseconds.
-    otlp_timeout "otlp-timeout" ["DURATION"]: Duration = "10s", duration_or_millis_parser(1, 600_000), Plain, ["OTEL_EXPORTER_OTLP_TIMEOUT"];
-    /// Interval of metric exports; a number without a unit is in milliseconds.
-    otlp_metrics_interval "otlp-metrics-interval" ["DURATION"]: Duration = "60s", duration_or_millis_parser(100, 3_600_000), Plain, ["OTEL_METRIC_EXPORT_INTERVAL"];
-    /// Metrics exporter, otlp or none; /metrics works with either.
-    metrics_exporter "metrics-exporter" ["otlp|none"]: bool = "otlp", parse_exporter, Plain, ["OTEL_METRICS_EXPORTER"];
-    /// Whether to export traces: auto (if a collector for them is configured), on (to localhost if
-    /// none is configured), off.
-    tracing_enabled "tracing-enabled" ["auto|on|off"]: OnOff = "auto", parse_on_off, Plain, ["TRACING_ENABLED"];
-    /// Traces exporter, otlp or none.
-    traces_exporter "traces-exporter" ["otlp|none"]: bool = "otlp", parse_exporter, Plain, ["OTEL_TRACES_EXPORTER"];
-    /// Trace sampler; the default follows the sampling decision of the caller's trace context, and
-    /// samples --traces-ratio of the calls without one.
-    traces_sampler "traces-sampler" ["SAMPLER"]: TraceSampler = "parentbased_traceidratio", TraceSampler::parse, Plain, ["OTEL_TRACES_SAMPLER"];
     /// Fraction of calls that are traced, 0 to 1.
     traces_ratio "traces-ratio" ["RATIO"]: f64 = "0.01", parse_ratio, Plain, ["OTEL_TRACES_SAMPLER_ARG", "TRACING_SAMPLING_RATE"];
-    /// Service name in metrics and traces.
-    service_name "service-name" ["NAME"]: String = "tidegate", parse_text, Plain, ["OTEL_SERVICE_NAME", "TRACING_SERVICE_NAME"];
-    /// Namespace of the service in metrics and traces (service.namespace).
-    service_namespace "service-namespace" ["NAME"]: String = "", parse_text, Plain, ["TRACING_SERVICE_NAMESPACE"];
-    /// Id of this process in metrics and traces (service.instance.id); if empty, a random one.
-    service_instance_id "service-instance-id" ["ID"]: String = "", parse_text, Plain, ["TRACING_SERVICE_INSTANCE_ID"];
-    /// Resource attributes: name=value, separated by commas.
-    resource_attributes "resource-attributes" ["NAME=VALUE,…"]: String = "", parse_text, Plain, ["OTEL_RESOURCE_ATTRIBUTES"];
-    /// Disable OTLP export.
-    otel_sdk_disabled "otel-sdk-disabled" ["true|false"]: bool = "false", parse_flag, Plain, ["OTEL_SDK_DISABLED"];
-    /// Count and time decisions; set to false only to measure what this costs.
-    metrics "metrics" ["true|false"]: bool = "true", parse_flag, Plain, [];
     /// Least severe level that is logged: off, error, warn, info, debug, trace.
     log_level "log-level" [LogLevel::KEYWORDS]: LogLevel = "info", LogLevel::parse, Plain, ["LOG_LEVEL"];
     /// Log format: text or json.
     log_format "log-format" [LogFormat::KEYWORDS]: LogFormat = "text", LogFormat::parse, Plain, ["LOG_FORMAT"];
+
+    section "Tests";
+    /// Interval at which Redis is asked for INFO. Not documented: only the tests of Tidegate set it,
+    /// because they cannot wait so long.
+    test_info_poll "TIDEGATE_TEST_INFO_POLL" ["DURATION"]: Duration = "10s", duration_parser(50, 3_600_000), Plain, [];
+
+    section "Environment variables without a flag";
+    /// Root directory of an envoyproxy/ratelimit configuration; ignored if --policy is set.
+    runtime_root "RUNTIME_ROOT" ["DIR"]: Option<PathBuf> = "", parse_path, Plain, [];
+    /// Directory below RUNTIME_ROOT that contains RUNTIME_APPDIRECTORY.
+    runtime_subdirectory "RUNTIME_SUBDIRECTORY" ["DIR"]: String = "", parse_text, Plain, [];
+    /// Directory below RUNTIME_SUBDIRECTORY that contains the policy files.
+    runtime_appdirectory "RUNTIME_APPDIRECTORY" ["DIR"]: String = "config", parse_text, Plain, [];
+    /// Ignore files and directories below RUNTIME_ROOT that start with a dot.
+    runtime_ignoredotfiles "RUNTIME_IGNOREDOTFILES" ["true|false"]: bool = "true", parse_flag, Plain, [];
+    /// Fixed wait after a failed attempt to connect to the control plane; with 0s, the wait grows
+    /// from XDS_CLIENT_BACKOFF_INITIAL_INTERVAL to XDS_CLIENT_BACKOFF_MAX_INTERVAL.
+    xds_connect_retry "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL" ["DURATION"]: Duration = "0s", duration_parser(0, 3_600_000), Plain, [];
+    /// Wait before the first attempt to reconnect to the control plane; doubles with each failure.
+    xds_backoff_initial "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" ["DURATION"]: Duration = "500ms", duration_parser(10, 3_600_000), Plain, [];
+    /// Maximum wait before an attempt to reconnect to the control plane.
+    xds_backoff_max "XDS_CLIENT_BACKOFF_MAX_INTERVAL" ["DURATION"]: Duration = "5s", duration_parser(10, 3_600_000), Plain, [];
+    /// Jitter: maximum fraction of each wait, from 0 to 1, by which it is shortened at random.
+    xds_backoff_random "XDS_CLIENT_BACKOFF_RANDOM_FACTOR" ["RATIO"]: f64 = "0.5", parse_ratio, Plain, [];
+    /// Shorten each wait between attempts by a random amount, so that replicas do not all reconnect at once.
+    xds_backoff_jitter "XDS_CLIENT_BACKOFF_JITTER" ["true|false"]: bool = "true", parse_flag, Plain, [];
+    /// OTLP collector for metrics, if different from --otlp-endpoint.
+    otlp_metrics_endpoint "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT" ["URL"]: String = "", parse_text, Address, [];
+    /// OTLP collector for traces, if different from --otlp-endpoint.
+    otlp_traces_endpoint "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" ["URL"]: String = "", parse_text, Address, [];
+    /// Headers for OTLP requests: name=value, separated by commas.
+    otlp_headers "OTEL_EXPORTER_OTLP_HEADERS" ["NAME=VALUE,…"]: SecretText = "", parse_secret, Hidden, [];
+    /// CA of the collectors' certificates, PEM; if empty, the system's CAs are used.
+    otlp_certificate "OTEL_EXPORTER_OTLP_CERTIFICATE" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, [];
+    /// OTLP protocol: grpc, http/protobuf (or http); with any other value nothing is sent.
+    otlp_protocol "OTEL_EXPORTER_OTLP_PROTOCOL" ["grpc|http/protobuf"]: String = "grpc", parse_text, Plain, ["TRACING_EXPORTER_PROTOCOL"];
+    /// Timeout of OTLP requests; a number without a unit is in milliseconds.
+    otlp_timeout "OTEL_EXPORTER_OTLP_TIMEOUT" ["DURATION"]: Duration = "10s", duration_or_millis_parser(1, 600_000), Plain, [];
+    /// Interval of metric exports; a number without a unit is in milliseconds.
+    otlp_metrics_interval "OTEL_METRIC_EXPORT_INTERVAL" ["DURATION"]: Duration = "60s", duration_or_millis_parser(100, 3_600_000), Plain, [];
+    /// Metrics exporter, otlp or none; /metrics works with either.
+    metrics_exporter "OTEL_METRICS_EXPORTER" ["otlp|none"]: bool = "otlp", parse_exporter, Plain, [];
+    /// Whether to export traces: auto (if a collector for them is configured), on (to localhost if
+    /// none is configured), off.
+    tracing_enabled "TRACING_ENABLED" ["auto|on|off"]: OnOff = "auto", parse_on_off, Plain, [];
+    /// Traces exporter, otlp or none.
+    traces_exporter "OTEL_TRACES_EXPORTER" ["otlp|none"]: bool = "otlp", parse_exporter, Plain, [];
+    /// Trace sampler; the default follows the sampling decision of the caller's trace context, and
+    /// samples --traces-ratio of the calls without one.
+    traces_sampler "OTEL_TRACES_SAMPLER" ["SAMPLER"]: TraceSampler = "parentbased_traceidratio", TraceSampler::parse, Plain, [];
+    /// Service name in metrics and traces.
+    service_name "OTEL_SERVICE_NAME" ["NAME"]: String = "tidegate", parse_text, Plain, ["TRACING_SERVICE_NAME"];
+    /// Namespace of the service in metrics and traces (service.namespace).
+    service_namespace "TRACING_SERVICE_NAMESPACE" ["NAME"]: String = "", parse_text, Plain, [];
+    /// Id of this process in metrics and traces (service.instance.id); if empty, a random one.
+    service_instance_id "TRACING_SERVICE_INSTANCE_ID" ["ID"]: String = "", parse_text, Plain, [];
+    /// Resource attributes: name=value, separated by commas.
+    resource_attributes "OTEL_RESOURCE_ATTRIBUTES" ["NAME=VALUE,…"]: String = "", parse_text, Plain, [];
+    /// Disable OTLP export.
+    otel_sdk_disabled "OTEL_SDK_DISABLED" ["true|false"]: bool = "false", parse_flag, Plain, [];
 }
 
 #[cfg(test)]
@@ -459,11 +444,8 @@ mod tests {
     fn the_names_of_a_row_are_consistent_and_unique() {
         let mut names = BTreeSet::new();
         for row in TABLE {
-            assert!(
-                row.field.replace('_', "-") == row.name || row.field == row.name,
-                "{}",
-                row.name
-            );
+            let is_consistent = row.field.replace('_', "-") == row.name || !row.has_flag();
+            assert!(is_consistent, "{}", row.name);
             assert!(row.help.ends_with('.'), "{}: help is a sentence", row.name);
             assert!(names.insert(row.variable()), "{} twice", row.name);
             for compat in row.compat_names {
@@ -474,7 +456,7 @@ mod tests {
 
     #[test]
     fn every_invalid_setting_is_reported() {
-        let flags = [("grpc-port", "70000"), ("drain-delay", "5"), ("store", "disk")];
+        let flags = [("grpc-port", "70000"), ("drain-delay", "5"), ("redis-type", "disk")];
         let errors = Settings::read(&Sources::from_flags(&flags)).unwrap_err();
         assert_eq!(errors.len(), 3, "{errors:?}");
         assert!(errors[0].to_string().contains("--grpc-port (from flag): \"70000\""));

@@ -111,15 +111,6 @@ keyword_enums! {
         /// Policies are loaded from a control plane over the state-of-the-world variant of xDS.
         "grpc_xds_sotw" ControlPlane,
     }
-    /// Kind of store that holds the counters.
-    StoreKind {
-        /// Redis if `--redis-url` is set, otherwise the memory of this process.
-        "auto" Auto,
-        /// Memory of this process, not shared with other replicas.
-        "memory" Memory,
-        /// Redis, shared by all replicas.
-        "redis" Redis,
-    }
     /// Topology of the Redis deployment.
     RedisType {
         /// Single Redis server.

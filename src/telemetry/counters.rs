@@ -63,8 +63,6 @@ pub(super) struct ProcessTotals {
 /// Counters, traces and logs of the process's decisions.
 #[derive(Debug)]
 pub struct Telemetry {
-    /// Whether decisions are counted and timed (`--metrics`).
-    enabled: bool,
     near_ratio: f64,
     rule_tables: ArcSwap<RuleTables>,
     /// Counters of request overrides in domains without rules. Each domain with rules has its own
@@ -100,7 +98,6 @@ impl Telemetry {
     /// to 1) above which hits count as near the limit.
     pub fn new(near_ratio: f64) -> Self {
         Telemetry {
-            enabled: true,
             top_rejected: TopRefusals::new(ValueDisplay::default()),
             near_ratio,
             rule_tables: ArcSwap::default(),
@@ -142,12 +139,6 @@ impl Telemetry {
     /// already used). Call this about once a second.
     pub fn warn_of_lost_bills(&self) {
         self.lost_bills.warn_once(&self.rule_tables.load().current);
-    }
-
-    /// Enables or disables counting and timing of decisions. Enabled by default.
-    #[must_use]
-    pub fn enabled(self, enabled: bool) -> Self {
-        Telemetry { enabled, ..self }
     }
 
     /// Sets how `/top` displays the descriptor values of rejected keys.
@@ -269,9 +260,6 @@ impl Telemetry {
 
 impl Observer for Telemetry {
     fn on_check(&self, check: &CheckEvent) {
-        if !self.enabled {
-            return;
-        }
         match check.rule {
             None => self.count(check, &self.overrides, &self.overrides),
             Some(id) => {
@@ -283,18 +271,12 @@ impl Observer for Telemetry {
     }
 
     fn on_override_check(&self, check: &CheckEvent, domain: &str) {
-        if !self.enabled {
-            return;
-        }
         let tables = self.rule_tables.load();
         let counters = tables.override_counters(domain).unwrap_or(&self.overrides);
         self.count(check, counters, counters);
     }
 
     fn on_detailed_check(&self, check: &CheckEvent, detailed: &DetailedCheck<'_>) {
-        if !self.enabled {
-            return;
-        }
         let tables = self.rule_tables.load();
         let Some(rule) = check.rule.and_then(|id| tables.get(id)) else { return };
         match self.detailed_counters.get(detailed) {
@@ -314,15 +296,10 @@ impl Observer for Telemetry {
     }
 
     fn on_refusal(&self, refused: &RefusalEvent<'_>) {
-        if self.enabled {
-            self.top_rejected.record(refused);
-        }
+        self.top_rejected.record(refused);
     }
 
     fn on_decision(&self, decision: &Decision<'_>) {
-        if !self.enabled {
-            return;
-        }
         let (worker, exclusive) = self.worker_counters();
         let refused = usize::from(decision.code == Code::OverLimit);
         add_relaxed(&worker.decided[refused][source_index(decision.source)], 1, exclusive);
@@ -338,13 +315,10 @@ impl Observer for Telemetry {
     }
 
     fn wants_timing(&self) -> bool {
-        self.enabled
+        true
     }
 
     fn on_response(&self, outcome: RpcOutcome, took: Duration) {
-        if !self.enabled {
-            return;
-        }
         let (worker, exclusive) = self.worker_counters();
         add_relaxed(&worker.outcomes[outcome as usize], 1, exclusive);
         worker.durations.record_duration_with(took, exclusive);
@@ -369,7 +343,7 @@ impl Observer for Telemetry {
 mod tests {
     use super::*;
     use crate::domain::fixtures::check_event;
-    use crate::domain::{CounterKey, Hits, Outcome, Source};
+    use crate::domain::{Hits, Outcome, Source};
     use crate::telemetry::prometheus::{AllMetrics, MetricsPage};
 
     fn name(path: &str) -> RuleName {
@@ -459,26 +433,6 @@ mod tests {
         let metrics = AllMetrics::new(Arc::new(telemetry), Vec::new());
         let text = MetricsPage::new(Arc::new(metrics)).text().unwrap();
         assert!(text.contains("tidegate_global_shadow_mode_total 1\n"), "{text}");
-    }
-
-    #[test]
-    fn with_metrics_disabled_nothing_is_counted() {
-        let telemetry = Telemetry::new(0.8).enabled(false);
-        telemetry.record_policy_load(RuleId(0), [name("d.a")], "", Micros(1));
-        telemetry.on_check(&passed_check(0));
-        telemetry.on_override_check(&passed_check(0), "d");
-        telemetry.on_refusal(&RefusalEvent {
-            rule: None,
-            limit: 0,
-            counter: CounterKey { identity: 1, tag: None },
-            entries: &[],
-            shadow: false,
-        });
-        telemetry.on_response(RpcOutcome::Decided, Duration::from_micros(3));
-        assert_eq!((total(&telemetry, "d.a"), override_hits(&telemetry, "d")), (Some(0), Some(0)));
-        let report = telemetry.top_rejected().report(Micros(2), &|_, _| None);
-        assert_eq!((report.now.limits, report.unrecorded), (Vec::new(), 0));
-        assert_eq!(telemetry.sum_workers().durations.count(), 0);
     }
 
     fn override_hits(telemetry: &Telemetry, domain: &str) -> Option<u64> {

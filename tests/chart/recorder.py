@@ -33,9 +33,10 @@ def counting_in(redis, more=None):
     """Values of an installation that counts in these servers, without a password. Redis has a second
     and not six milliseconds, because a test's machine may be busy and that is not the fault."""
     base = {
-        "redis": {**redis, "auth": {"existingSecret": ""}, "infoPoll": "100ms", "budget": "1s"},
+        "redis": {**redis, "auth": {"existingSecret": ""}, "budget": "1s"},
         "keySecret": {"existingSecret": ""},
         "prometheusRule": {"redisP99Seconds": 0.1},
+        "extraEnv": [{"name": "TIDEGATE_TEST_INFO_POLL", "value": "1s"}],
         "policy": {"files": {"edge.yaml": POLICY}},
     }
     return chart.merged(chart.merged(chart.cases()["redis"], base), more or {})

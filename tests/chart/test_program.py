@@ -31,6 +31,8 @@ class Program(unittest.TestCase):
 
     def test_every_setting_is_one_that_the_program_has_and_accepts(self):
         known = set(re.findall(r"TIDEGATE_[A-Z_]+", chart.program("serve", "--help").stdout))
+        # Variables without a flag.
+        known |= set(re.findall(r"^# ([A-Z_]+):", chart.program("serve", "--print-settings").stdout, re.M))
         for name, values in chart.cases().items():
             with self.subTest(case=name):
                 given = {key: value or "secret" for key, value in chart.environment(chart.manifests(values)).items()}

@@ -22,7 +22,7 @@ import servers
 def counting_in(server):
     """What makes the redis case count in a Redis without a password."""
     return {"TIDEGATE_REDIS_URL": server.node, "TIDEGATE_REDIS_AUTH_FILE": "",
-            "TIDEGATE_KEY_SECRET_FILE": "", "TIDEGATE_REDIS_INFO_POLL": "100ms"}
+            "TIDEGATE_KEY_SECRET_FILE": "", "TIDEGATE_TEST_INFO_POLL": "100ms"}
 
 
 def ask(running):

@@ -64,7 +64,7 @@ impl Tidegate {
             .env_clear()
             .envs([("GRPC_HOST", "127.0.0.1"), ("GRPC_PORT", "0"), ("HOST", "127.0.0.1")])
             .envs([("PORT", "0"), ("DEBUG_PORT", "0"), ("LOG_FORMAT", "json")])
-            .env("TIDEGATE_THREADS", "1")
+            .envs([("TIDEGATE_THREADS", "1"), ("TIDEGATE_TEST_INFO_POLL", "500ms")])
             .env("TIDEGATE_STORE_BUDGET", ENVOYS_BUDGET)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

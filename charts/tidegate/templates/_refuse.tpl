@@ -162,11 +162,6 @@ checks single values.
 {{- define "tidegate.ownedSettings" -}}
 policy: policy.files
 merge-domain-config: policy.mergeDomains
-runtime-root: policy.files
-runtime-subdirectory: policy.files
-runtime-appdirectory: policy.files
-runtime-watch-root: policy.files
-runtime-ignoredotfiles: policy.files
 grpc-host: service
 grpc-port: service.grpcPort
 grpc-uds: service
@@ -180,7 +175,6 @@ drain-delay: drain.delaySeconds
 hard-limit: drain.hardLimitSeconds
 log-level: log.level
 log-format: log.format
-store: mode
 max-keys: embedded.maxKeys
 replicas: replicaCount or autoscaling.maxReplicas
 require-store: redis.requireAtStart
@@ -202,7 +196,6 @@ redis-tls-client-key: redis.tls.clientCertificate
 redis-tls-skip-hostname-verification: redis.tls.skipHostnameVerification
 redis-pool-size: redis.connections
 redis-timeout: redis.connectTimeout
-redis-info-poll: redis.infoPoll
 grpc-server-use-tls: tls.enabled
 grpc-server-tls-cert: tls.existingSecret
 grpc-server-tls-key: tls.existingSecret

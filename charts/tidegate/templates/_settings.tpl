@@ -32,18 +32,15 @@ The process's settings, by flag name, as YAML: those that values of the chart ma
 {{- $_ := set $settings "traces-ratio" .Values.otlp.tracesRatio -}}
 {{- end -}}
 {{- if eq .Values.mode "embedded" -}}
-{{- $_ := set $settings "store" "memory" -}}
 {{- $_ := set $settings "max-keys" .Values.embedded.maxKeys -}}
 {{- else -}}
 {{- $redis := .Values.redis -}}
-{{- $_ := set $settings "store" "redis" -}}
 {{- $_ := set $settings "replicas" (include "tidegate.replicasMax" .) -}}
 {{- $_ := set $settings "redis-type" (eq .Values.mode "redis" | ternary "single" .Values.mode) -}}
 {{- $_ := set $settings "redis-url" (include "tidegate.redisUrl" .) -}}
 {{- $_ := set $settings "redis-pool-size" $redis.connections -}}
 {{- $_ := set $settings "redis-timeout" $redis.connectTimeout -}}
 {{- $_ := set $settings "store-budget" $redis.budget -}}
-{{- $_ := set $settings "redis-info-poll" $redis.infoPoll -}}
 {{- $_ := set $settings "require-store" $redis.requireAtStart -}}
 {{- if $redis.keyPrefix -}}
 {{- $_ := set $settings "cache-key-prefix" $redis.keyPrefix -}}

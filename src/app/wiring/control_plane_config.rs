@@ -5,6 +5,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::app::exit_codes::Failure;
 use crate::app::policy_files::read_policy_defaults;
@@ -16,6 +17,15 @@ use crate::control_plane::{
 use crate::settings::Settings;
 use crate::tls::CertificateReader;
 
+/// Timeout for connecting to the control plane. Enough for a TLS handshake over several networks;
+/// the next attempt may reach another address of the same name.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Interval of TCP keepalive probes to the control plane. With three probes, a dead connection is
+/// noticed within two minutes. HTTP/2 pings would not do, because servers on go-control-plane close
+/// connections that ping more often than every five minutes.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+
 /// Builds the control plane client from the settings.
 ///
 /// # Errors
@@ -26,7 +36,7 @@ pub(crate) fn build_client(
     status: Arc<ControlPlaneStatus>,
 ) -> Result<Client, Failure> {
     let (host, port) = settings.xds_server.clone();
-    let unless_zero = |duration: std::time::Duration| (!duration.is_zero()).then_some(duration);
+    let unless_zero = |duration: Duration| (!duration.is_zero()).then_some(duration);
     let san = &settings.xds_tls_san;
     let tls = match settings.xds_tls {
         true => Some(TlsConfig {
@@ -39,8 +49,8 @@ pub(crate) fn build_client(
         host,
         port,
         tls,
-        connect_timeout: settings.xds_connect_timeout,
-        keepalive_interval: unless_zero(settings.xds_keepalive_interval),
+        connect_timeout: CONNECT_TIMEOUT,
+        keepalive_interval: Some(KEEPALIVE_INTERVAL),
     };
     let random_fraction =
         if settings.xds_backoff_jitter { settings.xds_backoff_random } else { 0.0 };
@@ -89,18 +99,16 @@ fn watch_policy_defaults(path: &Path) -> Result<ReadDefaults, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::settings::Sources;
 
-    fn client(flags: &[(&str, &str)]) -> Client {
-        build_client(&Settings::read(&Sources::from_flags(flags)).unwrap().0, Arc::default())
-            .unwrap()
+    fn client(variables: &[(&str, &str)]) -> Client {
+        let sources = Sources::from_environment(variables);
+        build_client(&Settings::read(&sources).unwrap().0, Arc::default()).unwrap()
     }
 
     #[test]
-    fn waits_and_probes_of_the_client_are_those_of_the_settings() {
+    fn waits_of_the_client_are_those_of_the_settings() {
         let unset = client(&[]);
         let expected = BackoffConfig {
             initial: Duration::from_millis(500),
@@ -109,12 +117,10 @@ mod tests {
             connect_retry: None,
         };
         assert_eq!(unset.backoff, expected);
-        assert_eq!(unset.connection.keepalive_interval, Some(Duration::from_secs(30)));
         let changed = client(&[
-            ("xds-backoff-initial", "9s"),
-            ("xds-backoff-jitter", "false"),
-            ("xds-connect-retry", "3s"),
-            ("xds-keepalive-interval", "0s"),
+            ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "9s"),
+            ("XDS_CLIENT_BACKOFF_JITTER", "false"),
+            ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "3s"),
         ]);
         let expected = BackoffConfig {
             initial: Duration::from_secs(9),
@@ -123,6 +129,5 @@ mod tests {
             connect_retry: Some(Duration::from_secs(3)),
         };
         assert_eq!(changed.backoff, expected);
-        assert_eq!(changed.connection.keepalive_interval, None);
     }
 }

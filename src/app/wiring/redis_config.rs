@@ -62,7 +62,7 @@ pub(crate) fn redis_config(
         connect_timeout: settings.connect_timeout,
         breaker_clock: Some(monotonic_clock()),
         worker_runtimes,
-        info_interval: settings.info_interval,
+        info_interval: Some(settings.info_interval),
         ..RedisConfig::with_budget(settings.budget)
     })
 }

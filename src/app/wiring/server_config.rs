@@ -54,15 +54,7 @@ fn server_limits(settings: &Settings) -> ServerLimits {
     let unless_zero = |duration: Duration| (!duration.is_zero()).then_some(duration);
     ServerLimits {
         streams_max: settings.streams,
-        connection_window_bytes: settings.connection_window,
-        pending_resets_max: settings.pending_resets,
-        local_error_resets_max: settings.local_error_resets,
-        header_list_bytes_max: settings.header_size,
-        preface_timeout: settings.preface_timeout,
-        handshake_timeout: settings.handshake_timeout,
         connections_max: settings.connections,
-        keepalive_interval: unless_zero(settings.keepalive_interval),
-        keepalive_timeout: settings.keepalive_timeout,
         connection_age_max: unless_zero(settings.grpc_max_connection_age),
         drain_delay: settings.drain_delay,
         hard_limit: settings.drain_limit(),
@@ -172,28 +164,11 @@ mod tests {
     fn each_limit_of_the_server_is_that_of_its_setting() {
         let limits = server_limits(&settings(&[
             ("streams", "7"),
-            ("connection-window", "70000"),
-            ("pending-resets", "21"),
-            ("local-error-resets", "22"),
-            ("header-size", "2048"),
             ("connections", "23"),
-            ("preface-timeout", "11ms"),
-            ("handshake-timeout", "12ms"),
-            ("keepalive-timeout", "13ms"),
             ("drain-delay", "14ms"),
         ]));
-        let bounds =
-            [limits.streams_max, limits.connection_window_bytes, limits.header_list_bytes_max];
-        assert_eq!(bounds, [7, 70_000, 2_048]);
-        let resets = (limits.pending_resets_max, limits.local_error_resets_max);
-        assert_eq!((resets, limits.connections_max), ((21, 22), 23));
-        let waits = [
-            limits.preface_timeout,
-            limits.handshake_timeout,
-            limits.keepalive_timeout,
-            limits.drain_delay,
-        ];
-        assert_eq!(waits.map(|wait| wait.as_millis()), [11, 12, 13, 14]);
+        assert_eq!((limits.streams_max, limits.connections_max), (7, 23));
+        assert_eq!(limits.drain_delay, Duration::from_millis(14));
     }
 
     #[test]
@@ -205,12 +180,10 @@ mod tests {
     }
 
     #[test]
-    fn zero_disables_keepalive_and_the_maximum_connection_age() {
-        let flags = [("keepalive-interval", "0s"), ("grpc-max-connection-age", "0s")];
-        let off = server_limits(&settings(&flags));
-        assert_eq!((off.keepalive_interval, off.connection_age_max), (None, None));
+    fn zero_disables_the_maximum_connection_age() {
+        let off = server_limits(&settings(&[("grpc-max-connection-age", "0s")]));
+        assert_eq!(off.connection_age_max, None);
         let on = server_limits(&settings(&[]));
-        assert_eq!(on.keepalive_interval, Some(Duration::from_secs(30)));
         assert_eq!(on.connection_age_max, Some(Duration::from_secs(86_400)));
     }
 

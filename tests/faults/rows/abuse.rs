@@ -60,9 +60,7 @@ fn abuse(address: SocketAddr, bytes: &[u8]) {
 
 pub fn http2() -> Observation {
     let idle = either(200, 10_000);
-    let mut flags = PATIENT.to_vec();
-    flags.extend(["--preface-timeout", either("500ms", "5s")]);
-    let stand = RedisBehindProxy::plain(&flags);
+    let stand = RedisBehindProxy::plain(&PATIENT);
     let address = stand.tidegate.grpc();
     let mut trial = Trial::start(&stand.tidegate);
     trial.calm();

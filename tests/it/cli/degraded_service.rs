@@ -15,7 +15,7 @@ fn serving(server: &Server) -> Tidegate {
     let mut command = tidegate();
     command.args(["serve", "--policy", &policy, "--debug-token-file", &token]);
     // So long that only what a test does to Redis makes it late, not a busy machine.
-    command.args(["--store", "redis", "--redis-url", &url, "--store-budget", "5s"]);
+    command.args(["--redis-url", &url, "--store-budget", "5s"]);
     Tidegate::start(&mut command, files)
 }
 

@@ -32,9 +32,9 @@ fn a_bad_flag_ends_with_64() {
 
 #[test]
 fn a_setting_out_of_bounds_ends_with_64_and_names_its_origin() {
-    let ran = run(&["serve", "--grpc-port", "70000", "--store", "disk"]).with_code(64);
+    let ran = run(&["serve", "--grpc-port", "70000", "--redis-type", "disk"]).with_code(64);
     assert!(ran.err.contains("--grpc-port (from flag): \"70000\": must be from 0"), "{}", ran.err);
-    assert!(ran.err.contains("--store (from flag)"), "all faults at once: {}", ran.err);
+    assert!(ran.err.contains("--redis-type (from flag)"), "all faults at once: {}", ran.err);
 }
 
 #[test]

@@ -14,7 +14,7 @@ fn serving(server: &Server) -> Tidegate {
 }
 
 fn serving_with(server: &Server, policy: &str) -> Tidegate {
-    let quick = ["--redis-info-poll", "50ms", "--store-budget", "5s", "--refusal-cache", "false"];
+    let quick = ["--store-budget", "5s", "--refusal-cache", "false"];
     Tidegate::on_redis(server, policy, &quick)
 }
 

@@ -26,7 +26,7 @@ fn serving(kind: &str, addresses: &[u16]) -> Tidegate {
     let policy = files.path().join("policy.yaml").display().to_string();
     let urls: Vec<String> = addresses.iter().map(|port| format!("127.0.0.1:{port}")).collect();
     let mut command = tidegate();
-    command.args(["serve", "--policy", &policy, "--store", "redis", "--redis-type", kind]);
+    command.args(["serve", "--policy", &policy, "--redis-type", kind]);
     // So long that only the fault makes a call late, not a busy machine.
     command.args(["--redis-url", &urls.join(","), "--store-budget", "2s"]);
     Tidegate::start(&mut command, files)

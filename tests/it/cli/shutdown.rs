@@ -69,7 +69,7 @@ fn sigterm_ends_the_wait_for_a_required_store() {
 
 #[test]
 fn silent_connections_cannot_delay_the_exit() {
-    let flags = ["--drain-delay", "0s", "--hard-limit", "1s", "--preface-timeout", "60s"];
+    let flags = ["--drain-delay", "0s", "--hard-limit", "1s"];
     let mut serving = Tidegate::policy(FIVE_A_DAY, &flags);
     let _silent: Vec<TcpStream> = ["grpc", "http", "debug"]
         .into_iter()
@@ -114,9 +114,9 @@ fn question() -> Bytes {
 async fn calls_in_flight_are_answered_by_redis_whichever_thread_it_is_connected_on() {
     let redis = Server::start(&[&acl::line(acl::SINGLE)]);
     // The budget is so long that no call gives Redis up while it is frozen.
-    let flags = ["--threads", "8", "--redis-pool-size", "2", "--redis-info-poll", "0s"];
+    let flags = ["--threads", "8", "--redis-pool-size", "2"];
     let times = ["--store-budget", "60s", "--drain-delay", "0s", "--hard-limit", "50s"];
-    let mut serving = Tidegate::on_redis(&redis, REDIS_OR_ERROR, &[flags, times].concat());
+    let mut serving = Tidegate::on_redis(&redis, REDIS_OR_ERROR, &[&flags[..], &times].concat());
     let (grpc, http) = (serving.port("grpc"), serving.port("http"));
     // A connection goes to the thread with the fewest, so each thread gets one. The first two,
     // whose threads run the connections to Redis, close.

@@ -77,7 +77,8 @@ pub(crate) fn plain(server: &str, more: &[(&str, &str)], arguments: &[&str]) -> 
     let mut command = crate::support::tidegate_process::tidegate();
     command
         .args(["serve", "--config-type", "grpc_xds_sotw", "--xds-server", server])
-        .args(["--xds-node-id", "test", "--xds-backoff-initial", "50ms"])
+        .args(["--xds-node-id", "test"])
+        .env("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "50ms")
         .args(arguments)
         .envs(more.iter().copied());
     Tidegate::start(&mut command, files)

@@ -11,24 +11,25 @@ use crate::envoy::bootstrap::repository;
 const HEAD: &str = "\
 # Settings
 
-Every setting is a flag (`--grpc-port 8081`), an environment variable (`TIDEGATE_GRPC_PORT`, or the name that
-envoyproxy/ratelimit uses), and a key of the settings file (`--settings FILE`, with `grpc-port: 8081`). A flag overrides
-the environment, which overrides the file. `tidegate serve --print-settings` prints the values in force. `check` and
-`explain` read the settings that concern policy files and counter keys in the same way.
+A setting is a flag (`--grpc-port 8081`), an environment variable (`TIDEGATE_GRPC_PORT`, or the name that
+envoyproxy/ratelimit or OpenTelemetry uses), and a key of the settings file (`--settings FILE`, with `grpc-port: 8081`). A
+flag overrides the environment, which overrides the file. `tidegate serve --print-settings` prints the values in force.
+`check` and `explain` read the settings that concern policy files and counter keys in the same way. The
+[last table](#environment-variables-without-a-flag) lists further variables of envoyproxy/ratelimit and OpenTelemetry.
 ";
 
-const TABLE_HEAD: &str = "\
-| flag | default | envoyproxy/ratelimit | meaning |
+const TABLE_HEAD: &str = " | default | envoyproxy/ratelimit, OpenTelemetry | meaning |
 |---|---|---|---|
 ";
 
 fn table() -> String {
     let mut page = HEAD.to_owned();
     let mut section = "";
-    for row in TABLE {
+    for row in TABLE.iter().filter(|row| row.section != "Tests") {
         if row.section != section {
             section = row.section;
-            page.push_str(&format!("\n## {section}\n\n{TABLE_HEAD}"));
+            let kind = if row.has_flag() { "flag" } else { "variable" };
+            page.push_str(&format!("\n## {section}\n\n| {kind}{TABLE_HEAD}"));
         }
         let compat = row.compat_names.join(", ");
         let mut default =
@@ -37,7 +38,9 @@ fn table() -> String {
             write!(default, "; as `ratelimit` `{other}`").expect("a string");
         }
         let help = row.help.trim().replace('|', "\\|");
-        writeln!(page, "| `--{}` | {default} | {compat} | {help} |", row.name).expect("a string");
+        let hyphens = if row.has_flag() { "--" } else { "" };
+        let name = row.name;
+        writeln!(page, "| `{hyphens}{name}` | {default} | {compat} | {help} |").expect("a string");
     }
     page
 }
@@ -60,6 +63,7 @@ fn the_settings_page_is_up_to_date() {
 /// The chart rejects any other name in its value `settings`.
 #[test]
 fn the_chart_knows_every_setting() {
-    let names: String = TABLE.iter().map(|row| format!("{}\n", row.name)).collect();
+    let rows = TABLE.iter().filter(|row| row.has_flag());
+    let names: String = rows.map(|row| format!("{}\n", row.name)).collect();
     assert_generated("charts/tidegate/files/settings.txt", &names);
 }

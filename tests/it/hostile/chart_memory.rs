@@ -10,7 +10,7 @@ use super::target::{asked, client, descriptor, question, target};
 use crate::support::http::get;
 use crate::support::memory_cgroup::{CHART_LIMIT_BYTES, MemoryCgroup};
 use crate::support::proof;
-use crate::support::raw_http2::{begun, open_files};
+use crate::support::raw_http2::{connect, open_files};
 use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, metric};
 use crate::support::wait::until;
 
@@ -41,7 +41,7 @@ fn reload(serving: &Tidegate, text: &str, counter: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn floods_and_large_policies_fit_the_memory_limit_of_the_chart() {
-    let (serving, address) = target(&["--keepalive-interval", "0s", "--preface-timeout", "60s"]);
+    let (serving, address) = target(&[]);
     // The kernel would end the process beyond the limit of the chart, where cgroups can be made.
     let _cgroup = MemoryCgroup::of(&serving);
     // Beyond the bound of connections, each newcomer closes the longest idle one.
@@ -49,7 +49,8 @@ async fn floods_and_large_policies_fit_the_memory_limit_of_the_chart() {
     open_files(connections + 1_000);
     let mut idle = Vec::with_capacity(connections);
     for number in 0..connections {
-        idle.push(begun(address).await);
+        // They answer keepalive pings, or the server would close them.
+        idle.push(connect(address).await);
         if number % 500 == 499 {
             tokio::time::sleep(std::time::Duration::from_millis(300)).await;
         }

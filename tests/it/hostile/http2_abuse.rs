@@ -63,7 +63,7 @@ async fn closed_by(address: SocketAddr, flood: &[u8]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rapid_resets_leave_nothing_behind_and_disturb_nobody() {
-    let (serving, address) = target(&["--pending-resets", "20"]);
+    let (serving, address) = target(&[]);
     let bystander = Bystander::beside(address).await;
     let block = header_block();
     let mut flood = hello();
@@ -91,7 +91,7 @@ async fn rapid_resets_leave_nothing_behind_and_disturb_nobody() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_that_the_server_has_to_reset_end_their_connection() {
-    let (serving, address) = target(&["--local-error-resets", "50"]);
+    let (serving, address) = target(&[]);
     let bystander = Bystander::beside(address).await;
     let block = header_block();
     // Data that is longer than what the headers said is the caller's fault, each time anew.
@@ -192,20 +192,29 @@ async fn frames_that_break_the_protocol_end_their_connection() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_preface_that_comes_byte_by_byte_is_not_waited_for() {
-    let (serving, address) = target(&["--preface-timeout", "100ms"]);
+    let (serving, address) = target(&[]);
     let bystander = Bystander::beside(address).await;
+    let mut silent = socket(address).await;
     let mut slow = socket(address).await;
     for byte in PREFACE {
         if slow.write_all(&[*byte]).await.is_err() {
             break;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        // Twice as long as the preface's timeout of 5 s, for all of it.
+        tokio::time::sleep(Duration::from_millis(10_000 / PREFACE.len() as u64)).await;
     }
     read_until_closed(&mut slow).await;
-    let mut silent = socket(address).await;
     read_until_closed(&mut silent).await;
     bystander.is_answered().await;
     until_connections(&serving, 1);
+}
+
+/// Waits until the server has closed a connection.
+async fn closed(mut connection: SendRequest<Bytes>) {
+    while let Ok(ready) = connection.ready().await {
+        connection = ready;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 /// As many as the service lets in, each through its handshake and then silent.
@@ -213,21 +222,12 @@ async fn a_preface_that_comes_byte_by_byte_is_not_waited_for() {
 async fn ten_thousand_idle_connections_disturb_nobody_and_make_room_for_newcomers() {
     let connections = crate::support::proof::times(1_000, 10_000) as usize;
     open_files(connections + 1_000);
-    // Silent callers would be asked whether they are there, and closed for want of an answer; and on
-    // a busy machine the handshakes of so many take their time.
-    let flags = [
-        "--connections",
-        &connections.to_string(),
-        "--keepalive-interval",
-        "0s",
-        "--preface-timeout",
-        "60s",
-    ];
-    let (serving, address) = target(&flags);
+    let (serving, address) = target(&["--connections", &connections.to_string()]);
     let bystander = Bystander::beside(address).await;
     let mut idle = Vec::with_capacity(connections);
     for number in 1..connections {
-        idle.push(begun(address).await);
+        // They answer keepalive pings, or the server would close them.
+        idle.push(connect(address).await);
         // A core keeps 1,024 that it has not looked at, and refuses more.
         if number.is_multiple_of(500) {
             until_connections(&serving, number as u64 + 1);
@@ -240,10 +240,10 @@ async fn ten_thousand_idle_connections_disturb_nobody_and_make_room_for_newcomer
     }
     // Newcomers are served, and the connections that are idle longest make room.
     let mut newcomers = Vec::new();
-    for first in idle.iter_mut().take(3) {
+    for first in idle.iter().take(3) {
         let newcomer = Bystander::beside(address).await;
         newcomer.is_answered().await;
-        read_until_closed(first).await;
+        soon("the connection is closed", closed(first.clone())).await;
         // One that leaves would make room for the next.
         newcomers.push(newcomer);
     }

@@ -118,6 +118,10 @@ impl Tidegate {
     pub(crate) fn start_listening(command: &mut Command, kept: TempDir) -> Tidegate {
         let log = kept.path().join(".log");
         let file = File::create(&log).expect("writable");
+        // A test may set its own interval.
+        if !command.get_envs().any(|(name, _)| name == "TIDEGATE_TEST_INFO_POLL") {
+            command.env("TIDEGATE_TEST_INFO_POLL", "500ms");
+        }
         let child = command
             .envs([("GRPC_HOST", "127.0.0.1"), ("GRPC_PORT", "0"), ("HOST", "127.0.0.1")])
             .envs([("PORT", "0"), ("DEBUG_PORT", "0"), ("LOG_FORMAT", "json")])
