@@ -177,10 +177,10 @@ fn log_notice(Notice { kind, name, text }: Notice) {
 fn start_logging(settings: &Settings) -> LogLevelControl {
     let level = match settings.log_level {
         LogLevel::Off => Verbosity::Off,
-        LogLevel::Panic | LogLevel::Fatal | LogLevel::Error => Verbosity::Error,
-        LogLevel::Warning | LogLevel::Warn => Verbosity::Warn,
+        LogLevel::Error => Verbosity::Error,
+        LogLevel::Warn => Verbosity::Warn,
         LogLevel::Info => Verbosity::Info,
-        LogLevel::Debug | LogLevel::Trace => Verbosity::Debug,
+        LogLevel::Debug => Verbosity::Debug,
     };
     let format = match settings.log_format {
         LogFormat::Text => LineFormat::Text,

@@ -33,21 +33,6 @@ impl Settings {
         let advice = "TLS needs a certificate and its private key: give --grpc-server-tls-cert FILE and \
                       --grpc-server-tls-key FILE, both in PEM";
         conflict(self.grpc_server_use_tls && lacks_identity, "--grpc-server-use-tls", advice);
-        let has_certificate =
-            self.grpc_server_tls_cert.is_some() || self.grpc_server_tls_key.is_some();
-        let names = "--grpc-server-tls-cert, --grpc-server-tls-key";
-        let advice = "without TLS, calls are sent in clear: add --grpc-server-use-tls";
-        // In drop-in mode, this and the next two cause notices, as `notices` explains.
-        conflict(has_certificate && !self.grpc_server_use_tls && !self.drop_in, names, advice);
-        let advice = "client certificates need TLS: add --grpc-server-use-tls";
-        let is_unused = has_cacert && !self.grpc_server_use_tls && !self.drop_in;
-        conflict(is_unused, "--grpc-client-tls-cacert", advice);
-        let advice = "names are checked on certificates: add --grpc-client-tls-cacert";
-        conflict(
-            !self.grpc_client_tls_san.is_empty() && !has_cacert && !self.drop_in,
-            "--grpc-client-tls-san",
-            advice,
-        );
         let advice = "callers are identified by certificates: add --grpc-client-tls-cacert";
         conflict(has_domains && !has_cacert, "--grpc-client-domains", advice);
         let names = "--grpc-client-domains, --grpc-uds";
@@ -65,9 +50,6 @@ impl Settings {
         let advice = "the hard limit ends the drain: it must exceed the delay by more than 1s or, \
                       below 10s, by more than a tenth of the hard limit";
         conflict(self.drain_limit() <= self.drain_delay, names, advice);
-        let names = "--policy-size, --policy-file-size";
-        let advice = "the size of all files must be at least the size of one";
-        conflict(self.policy_size < self.policy_file_size, names, advice);
         let has_both = !self.key_secret.is_empty() && self.key_secret_file.is_some();
         conflict(has_both, "--key-secret, --key-secret-file", "give one of them");
         let is_relative = !self.prometheus_path.starts_with('/');
@@ -82,24 +64,53 @@ impl Settings {
         }
 
         if self.counts_in_redis() {
-            errors.extend(self.redis_conflict());
+            errors.extend(self.redis().err());
+        }
+        // envoyproxy/ratelimit ignores such settings. In its place, they cause notices.
+        if !self.drop_in {
+            errors.extend(self.unused_tls_settings().into_iter().map(|(names, advice)| {
+                SettingError::Conflict { names, advice: advice.to_owned() }
+            }));
         }
         errors.extend(self.otlp().err());
         errors
     }
 
-    /// Returns the first error in the settings of the Redis store; `None` if they are valid.
-    fn redis_conflict(&self) -> Option<SettingError> {
-        match self.redis() {
-            Ok(redis) if redis.tls.is_none() && self.has_redis_tls_settings() && !self.drop_in => {
-                let advice = "without TLS, the password is sent in clear: add --redis-tls, or a \
-                              rediss:// address"
-                    .to_owned();
-                Some(SettingError::Conflict { names: "--redis-tls-…", advice })
-            }
-            Ok(_) => None,
-            Err(error) => Some(error),
-        }
+    /// Returns the TLS settings that have no effect because a setting that they need is missing, each
+    /// with advice.
+    pub(super) fn unused_tls_settings(&self) -> Vec<(&'static str, &'static str)> {
+        let has_cacert = self.grpc_client_tls_cacert.is_some();
+        let has_certificate =
+            self.grpc_server_tls_cert.is_some() || self.grpc_server_tls_key.is_some();
+        let has_redis_tls = self.redis_tls_cacert.is_some()
+            || self.redis_tls_client_cert.is_some()
+            || self.redis_tls_client_key.is_some()
+            || self.redis_tls_skip_hostname_verification;
+        let is_redis_plaintext = || self.redis().is_ok_and(|redis| !redis.uses_tls);
+        let possible = [
+            (
+                has_certificate && !self.grpc_server_use_tls,
+                "--grpc-server-tls-cert, --grpc-server-tls-key",
+                "without TLS, calls are sent in clear: add --grpc-server-use-tls",
+            ),
+            (
+                has_cacert && !self.grpc_server_use_tls,
+                "--grpc-client-tls-cacert",
+                "client certificates need TLS: add --grpc-server-use-tls",
+            ),
+            (
+                !self.grpc_client_tls_san.is_empty() && !has_cacert,
+                "--grpc-client-tls-san",
+                "names are checked on certificates: add --grpc-client-tls-cacert",
+            ),
+            (
+                self.counts_in_redis() && has_redis_tls && is_redis_plaintext(),
+                "--redis-tls-…",
+                "without TLS, the password is sent in clear: add --redis-tls, or a rediss:// address",
+            ),
+        ];
+        let unused = possible.into_iter().filter(|(is_unused, ..)| *is_unused);
+        unused.map(|(_, names, advice)| (names, advice)).collect()
     }
 
     /// Checks the settings of the control plane for conflicts. Returns a tuple for each possible
@@ -132,21 +143,6 @@ impl Settings {
         ]
     }
 
-    /// Returns whether a setting that applies only to TLS connections to Redis is set although the
-    /// connections use no TLS.
-    pub(super) fn has_unused_redis_tls_settings(&self) -> bool {
-        let is_plaintext = || self.redis().is_ok_and(|redis| redis.tls.is_none());
-        self.counts_in_redis() && self.has_redis_tls_settings() && is_plaintext()
-    }
-
-    /// Returns whether any setting that applies only to TLS connections to Redis is set.
-    fn has_redis_tls_settings(&self) -> bool {
-        self.redis_tls_cacert.is_some()
-            || self.redis_tls_client_cert.is_some()
-            || self.redis_tls_client_key.is_some()
-            || self.redis_tls_skip_hostname_verification
-    }
-
     /// Returns whether counters are kept in Redis, and not in the memory of this process.
     pub fn counts_in_redis(&self) -> bool {
         !self.redis_url.is_empty()
@@ -173,14 +169,10 @@ mod tests {
 
     #[test]
     fn settings_that_cannot_work_together_are_conflicts() {
-        let cases: [(&[(&str, &str)], &str); 10] = [
+        let cases: [(&[(&str, &str)], &str); 9] = [
             (&[("batches", "off"), ("counter-access", "read")], "--batches off, --counter-access"),
             (&[("drain-delay", "9s"), ("hard-limit", "10s")], "--hard-limit, --drain-delay"),
             (&[("drain-delay", "24500ms"), ("hard-limit", "25s")], "--hard-limit, --drain-delay"),
-            (
-                &[("policy-size", "2047"), ("policy-file-size", "2048")],
-                "--policy-size, --policy-file-size",
-            ),
             (&[("key-secret", "a"), ("key-secret-file", "/b")], "--key-secret, --key-secret-file"),
             (&[("prometheus-path", "metrics")], "--prometheus-path"),
             (&[("grpc-client-tls-san", "a")], "--grpc-client-tls-san"),
@@ -200,7 +192,6 @@ mod tests {
     fn settings_at_the_bound_of_another_are_no_conflict() {
         for flags in [
             &[("drain-delay", "8999ms"), ("hard-limit", "10s")][..],
-            &[("policy-size", "2048"), ("policy-file-size", "2048")],
             &[("config-type", "grpc_xds_sotw"), ("xds-tls", "true"), ("xds-tls-cacert", "/ca")],
         ] {
             assert!(conflicts(flags).is_empty(), "{flags:?}");

@@ -20,7 +20,7 @@ pub use drop_in::DropIn;
 pub use notices::{Notice, NoticeKind, find_notices};
 pub use otlp_settings::{OtlpProtocol, OtlpSettings, TraceSampler};
 pub use precedence::{Origin, SettingValue, Sources, TextMap, report};
-pub use redis_settings::{RedisAddress, RedisSettings, RedisTls, RedisTopology, parse_login};
+pub use redis_settings::{RedisAddress, RedisSettings, RedisTopology, parse_login};
 pub use table::{SettingRow, Settings, TABLE};
 pub use value_types::{
     ChargeSetting, CounterAccessSetting, HeaderFamily, LogFormat, LogLevel, OnOff,
@@ -52,16 +52,6 @@ pub enum SettingError {
         /// Name of a similar setting to suggest; `None` if there is none.
         similar: Option<&'static str>,
     },
-    /// Environment variable of envoyproxy/ratelimit that affects decisions but is not supported by
-    /// Tidegate.
-    UnsupportedVariable {
-        /// Name of the environment variable.
-        name: &'static str,
-        /// Value of the environment variable, truncated to 64 characters.
-        value: String,
-        /// Reason why Tidegate rejects the variable, and what to use instead.
-        advice: &'static str,
-    },
     /// Settings that contradict each other.
     Conflict {
         /// Names of the flags involved.
@@ -83,9 +73,6 @@ impl fmt::Display for SettingError {
             }
             SettingError::UnknownName { name, origin, similar: None } => {
                 write!(f, "{origin}: unknown setting {name:?}; `tidegate serve -h` lists all")
-            }
-            SettingError::UnsupportedVariable { name, value, advice } => {
-                write!(f, "{name}={value}: {advice}")
             }
             SettingError::Conflict { names, advice } => write!(f, "{names}: {advice}"),
         }

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use super::Settings;
 use super::drop_in::DropIn;
-use super::precedence::{TextMap, find_similar_name};
+use super::precedence::TextMap;
 use super::table::{SettingRow, TABLE};
 use super::value_types::CounterAccessSetting;
 use crate::domain::nearest_word;
@@ -51,62 +51,54 @@ impl fmt::Display for Notice {
     }
 }
 
-/// Environment variable of envoyproxy/ratelimit that Tidegate ignores.
-struct IgnoredVariable {
-    /// Name of the variable; a trailing `*` matches any suffix.
-    name: &'static str,
-    reason: &'static str,
-}
-
-const NO_STATSD_REASON: &str = "statistics are not pushed; scrape /metrics on the HTTP port";
-const NO_MEMCACHED_REASON: &str = "there is no memcached store";
-const ONE_REDIS_REASON: &str =
-    "one Redis serves all units; REDIS_URL is used for per-second limits too";
-const NO_TUNING_REASON: &str = "all calls share a few connections; there is nothing to tune";
-
-const IGNORED_VARIABLES: &[IgnoredVariable] = &[
-    IgnoredVariable { name: "USE_STATSD", reason: NO_STATSD_REASON },
-    IgnoredVariable { name: "STATSD_*", reason: NO_STATSD_REASON },
-    IgnoredVariable { name: "USE_DOG_STATSD*", reason: NO_STATSD_REASON },
-    IgnoredVariable { name: "DOG_STATSD_*", reason: NO_STATSD_REASON },
-    IgnoredVariable { name: "EXTRA_TAGS", reason: NO_STATSD_REASON },
-    IgnoredVariable { name: "STATS_FLUSH_INTERVAL", reason: NO_STATSD_REASON },
-    IgnoredVariable {
-        name: "DISABLE_STATS",
-        reason: "statistics stay on; they cost almost nothing",
-    },
-    IgnoredVariable {
-        name: "PROMETHEUS_MAPPER_YAML",
-        reason: "the names and labels are those of envoyproxy/ratelimit's default mapper",
-    },
-    IgnoredVariable {
-        name: "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",
-        reason: "times are in seconds, as Prometheus recommends",
-    },
-    IgnoredVariable { name: "MEMCACHE_*", reason: NO_MEMCACHED_REASON },
-    IgnoredVariable {
-        name: "GRPC_SERVER_TLS_CA_CERT",
-        reason: "envoyproxy/ratelimit does not read it either, and no client certificate is \
-                 required; GRPC_CLIENT_TLS_CACERT requires one",
-    },
-    IgnoredVariable {
-        name: "EXPIRATION_JITTER_MAX_SECONDS",
-        reason: "keys expire when they no longer matter; no jitter is needed",
-    },
-    IgnoredVariable { name: "REDIS_PERSECOND*", reason: ONE_REDIS_REASON },
-    IgnoredVariable { name: "REDIS_PIPELINE_*", reason: NO_TUNING_REASON },
-    IgnoredVariable { name: "REDIS_CLUSTER_PIPELINE_PARALLELISM", reason: NO_TUNING_REASON },
-    IgnoredVariable { name: "REDIS_POOL_ON_EMPTY_BEHAVIOR", reason: NO_TUNING_REASON },
-    IgnoredVariable {
-        name: "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
-        reason: "readiness does not depend on Redis: a short outage would remove every replica",
-    },
-    IgnoredVariable { name: "REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR", reason: "always true" },
-    IgnoredVariable { name: "REDIS_STARTUP_*", reason: "the start does not wait for Redis" },
-    IgnoredVariable {
-        name: "GRPC_MAX_CONNECTION_AGE_GRACE",
-        reason: "a closing connection always finishes its calls",
-    },
+/// Environment variables of envoyproxy/ratelimit without an effect, and why they have none. A
+/// trailing `*` matches any suffix.
+const IGNORED_VARIABLES: &[(&[&str], &str)] = &[
+    (
+        &[
+            "USE_STATSD",
+            "STATSD_*",
+            "USE_DOG_STATSD*",
+            "DOG_STATSD_*",
+            "EXTRA_TAGS",
+            "STATS_FLUSH_INTERVAL",
+        ],
+        "statistics are not pushed; scrape /metrics on the HTTP port",
+    ),
+    (&["DISABLE_STATS"], "statistics stay on; they cost almost nothing"),
+    (
+        &["PROMETHEUS_MAPPER_YAML"],
+        "the names and labels are those of envoyproxy/ratelimit's default mapper",
+    ),
+    (
+        &["PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS"],
+        "times are in seconds, as Prometheus recommends",
+    ),
+    (&["MEMCACHE_*"], "there is no memcached store"),
+    (
+        &["GRPC_SERVER_TLS_CA_CERT"],
+        "envoyproxy/ratelimit does not read it either, and no client certificate is required; \
+         GRPC_CLIENT_TLS_CACERT requires one",
+    ),
+    (
+        &["EXPIRATION_JITTER_MAX_SECONDS"],
+        "keys expire when they no longer matter; no jitter is needed",
+    ),
+    (
+        &["REDIS_PERSECOND*"],
+        "one Redis serves all units; REDIS_URL is used for per-second limits too",
+    ),
+    (
+        &["REDIS_PIPELINE_*", "REDIS_CLUSTER_PIPELINE_PARALLELISM", "REDIS_POOL_ON_EMPTY_BEHAVIOR"],
+        "all calls share a few connections; there is nothing to tune",
+    ),
+    (
+        &["REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"],
+        "readiness does not depend on Redis: a short outage would remove every replica",
+    ),
+    (&["REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR"], "always true"),
+    (&["REDIS_STARTUP_*"], "the start does not wait for Redis"),
+    (&["GRPC_MAX_CONNECTION_AGE_GRACE"], "a closing connection always finishes its calls"),
 ];
 
 /// Environment variables of envoyproxy/ratelimit that are accepted without a notice, because
@@ -133,13 +125,15 @@ const COMPAT_PREFIXES: [&str; 9] = [
     "XDS_CLIENT_",
 ];
 
-impl IgnoredVariable {
-    fn matches(&self, name: &str) -> bool {
-        match self.name.strip_suffix('*') {
-            Some(start) => name.starts_with(start),
-            None => name == self.name,
-        }
-    }
+/// Returns the reason why a variable of envoyproxy/ratelimit has no effect; `None` if it is not one
+/// of [`IGNORED_VARIABLES`].
+fn ignored_reason(name: &str) -> Option<&'static str> {
+    let matches = |ignored: &&str| match ignored.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => name == *ignored,
+    };
+    let row = IGNORED_VARIABLES.iter().find(|(names, _)| names.iter().any(|one| matches(&one)));
+    row.map(|(_, reason)| *reason)
 }
 
 /// Returns notices about environment variables and arguments that are ignored or unknown, and about
@@ -149,75 +143,22 @@ pub fn find_notices(
     drop_in: Option<&DropIn>,
     settings: &Settings,
 ) -> Vec<Notice> {
-    let mut notices = drop_in.map_or_else(Vec::new, |drop_in| {
-        [find_drop_in_notices(environment, drop_in), find_unused_tls_notices(settings)].concat()
-    });
-    notices.extend(find_access_notices(settings));
-    let mut notice = |kind: NoticeKind, name: &str, text: String| {
-        notices.push(Notice { kind, name: name.to_owned(), text });
-    };
-    let off = |text: &str| {
-        text.is_empty() || ["false", "0", "f"].contains(&text.to_ascii_lowercase().as_str())
-    };
-    let given = environment.iter().filter(|(_, text)| !off(text)).map(|(name, _)| name);
-    for name in given {
-        if let Some(ignored) = IGNORED_VARIABLES.iter().find(|ignored| ignored.matches(name)) {
-            notice(NoticeKind::NoEffect, name, ignored.reason.to_owned());
-        }
-        if name.starts_with("TIDEGATE_") && !TABLE.iter().any(|row| row.variable() == *name) {
-            let plain = name.trim_start_matches("TIDEGATE_");
-            let similar = find_similar_name(TABLE, plain);
-            let row = TABLE.iter().find(|row| similar == Some(row.name));
-            notice(NoticeKind::UnknownVariable, name, typo_advice(row.map(SettingRow::variable)));
-        }
-    }
-    if settings.runtime_root.is_some() && settings.policy.is_empty() && !settings.counts_in_redis()
-    {
-        notice(
-            NoticeKind::Risk,
-            "REDIS_URL",
-            "is not set: counters are in memory, and replicas do not share limits".to_owned(),
-        );
-    }
-    if settings.supported_otlp_protocol().is_none() {
-        notice(
-            NoticeKind::NoEffect,
-            "OTEL_EXPORTER_OTLP_PROTOCOL",
-            "it is neither grpc nor http/protobuf, so neither metrics nor traces are exported"
-                .to_owned(),
-        );
-    }
-    if settings.counts_in_redis() {
-        if settings.key_secret.is_empty() && settings.key_secret_file.is_none() {
-            notice(
-                NoticeKind::Risk,
-                "--key-secret",
-                "is not set: keys in Redis are hashed with a public key, which does not protect \
-                 personal data"
-                    .to_owned(),
-            );
-        }
-        if settings.replicas == 1 {
-            notice(
-                NoticeKind::Risk,
-                "--replicas",
-                "is 1: without Redis each replica admits the whole limit".to_owned(),
-            );
-        }
-    }
-    notices
-}
-
-/// Minimum length of a secret that cannot be guessed, in bytes: 128 random bits in base64.
-const SECRET_BYTES_MIN: usize = 22;
-
-/// Returns notices about settings that let too many callers in, or none.
-fn find_access_notices(settings: &Settings) -> Vec<Notice> {
-    let risk =
-        |name: &str, text: String| Notice { kind: NoticeKind::Risk, name: name.to_owned(), text };
     let mut notices = Vec::new();
-    for (is_risky, name, text) in access_risks(settings) {
-        notices.extend(is_risky.then(|| risk(name, text.to_owned())));
+    let mut notice = |kind, name: &str, text: &str| {
+        notices.push(Notice { kind, name: name.to_owned(), text: text.to_owned() });
+    };
+    if let Some(drop_in) = drop_in {
+        for argument in &drop_in.ignored_arguments {
+            notice(NoticeKind::UnknownArgument, argument, "`tidegate serve -h` lists the flags");
+        }
+        for (names, advice) in settings.unused_tls_settings() {
+            notice(NoticeKind::NoEffect, names, advice);
+        }
+    }
+    for (kind, is_present, name, text) in possible_notices(settings) {
+        if is_present {
+            notice(kind, name, text);
+        }
     }
     let granted = settings.grpc_client_domains.iter().map(|(_, name, _)| name);
     for name in granted.chain(Some(&settings.grpc_client_tls_san)) {
@@ -226,15 +167,30 @@ fn find_access_notices(settings: &Settings) -> Vec<Notice> {
                 "has the name {name:?}, which no certificate can have: only DNS names, and URIs \
                  with ://, are compared"
             );
-            notices.push(risk("--grpc-client-tls-san or --grpc-client-domains", text));
+            notice(NoticeKind::Risk, "--grpc-client-tls-san or --grpc-client-domains", &text);
+        }
+    }
+    for (name, text) in environment {
+        let is_off =
+            text.is_empty() || ["false", "0", "f"].contains(&text.to_ascii_lowercase().as_str());
+        match ignored_reason(name) {
+            Some(reason) if !is_off => notice(NoticeKind::NoEffect, name, reason),
+            Some(_) => {}
+            None if is_unknown(name, drop_in.is_some()) => {
+                notice(NoticeKind::UnknownVariable, name, &typo_advice(name));
+            }
+            None => {}
         }
     }
     notices
 }
 
-/// Returns a tuple for each possible risk of who has access: whether it exists, the name of the
-/// setting, and the text of the notice.
-fn access_risks(settings: &Settings) -> [(bool, &'static str, &'static str); 3] {
+/// Minimum length of a secret that cannot be guessed, in bytes: 128 random bits in base64.
+const SECRET_BYTES_MIN: usize = 22;
+
+/// Returns a tuple for each notice that depends on values of settings: its kind, whether it is
+/// present, the name of the setting, and the text.
+fn possible_notices(settings: &Settings) -> [(NoticeKind, bool, &'static str, &'static str); 7] {
     let is_loopback = match settings.debug_host.trim_matches(['[', ']']).parse::<IpAddr>() {
         Ok(address) => address.is_loopback(),
         Err(_) => settings.debug_host.eq_ignore_ascii_case("localhost"),
@@ -242,23 +198,54 @@ fn access_risks(settings: &Settings) -> [(bool, &'static str, &'static str); 3] 
     let is_anonymous = settings.grpc_client_tls_cacert.is_none() && settings.grpc_uds.is_none();
     let writes = settings.counter_access == CounterAccessSetting::Write;
     let secret = settings.key_secret.reveal();
+    let has_secret = !secret.is_empty() || settings.key_secret_file.is_some();
+    let has_redis = settings.counts_in_redis();
+    let is_compat = settings.runtime_root.is_some() && settings.policy.is_empty();
     [
         (
+            NoticeKind::Risk,
             !is_loopback,
             "--debug-host",
             "is not a loopback address: everyone who reaches the debug port sees rules and values, \
              and the operator token is sent without TLS",
         ),
         (
+            NoticeKind::Risk,
             writes && is_anonymous,
             "--counter-access",
             "is write without client certificates: everyone who reaches the gRPC port can reset \
              counters",
         ),
         (
+            NoticeKind::Risk,
             !secret.is_empty() && secret.len() < SECRET_BYTES_MIN,
             "--key-secret",
             "is shorter than 22 characters: it can be guessed; use 128 random bits",
+        ),
+        (
+            NoticeKind::Risk,
+            is_compat && !has_redis,
+            "REDIS_URL",
+            "is not set: counters are in memory, and replicas do not share limits",
+        ),
+        (
+            NoticeKind::NoEffect,
+            settings.supported_otlp_protocol().is_none(),
+            "OTEL_EXPORTER_OTLP_PROTOCOL",
+            "it is neither grpc nor http/protobuf, so neither metrics nor traces are exported",
+        ),
+        (
+            NoticeKind::Risk,
+            has_redis && !has_secret,
+            "--key-secret",
+            "is not set: keys in Redis are hashed with a public key, which does not protect \
+             personal data",
+        ),
+        (
+            NoticeKind::Risk,
+            has_redis && settings.replicas == 1,
+            "--replicas",
+            "is 1: without Redis each replica admits the whole limit",
         ),
     ]
 }
@@ -274,41 +261,31 @@ fn can_be_in_certificate(name: &str) -> bool {
     }
 }
 
-/// Returns advice for an unknown environment variable. `similar` is the known variable with the
-/// most similar name; `None` if no name is similar.
-fn typo_advice(similar: Option<String>) -> String {
-    match similar {
+/// Returns all environment variables that set something.
+fn known_variables() -> impl Iterator<Item = String> {
+    let compat = TABLE.iter().flat_map(|row| row.compat_names).map(|name| (*name).to_owned());
+    TABLE.iter().map(SettingRow::variable).chain(compat)
+}
+
+/// Returns whether a variable is not a setting, although it has the prefix of one. In drop-in mode,
+/// these include the prefixes of envoyproxy/ratelimit.
+fn is_unknown(name: &str, is_drop_in: bool) -> bool {
+    let has_compat_prefix = || {
+        COMPAT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+            && !is_kubernetes_service_variable(name)
+            && !ACCEPTED_VARIABLES.contains(&name)
+    };
+    (name.starts_with("TIDEGATE_") || is_drop_in && has_compat_prefix())
+        && !known_variables().any(|known| known == name)
+}
+
+/// Returns advice for an unknown environment variable.
+fn typo_advice(name: &str) -> String {
+    let known: Vec<String> = known_variables().collect();
+    match nearest_word(name, known.iter().map(String::as_str)) {
         Some(similar) => format!("did you mean {similar}?"),
         None => "unset it, or correct its name: `tidegate serve --help` lists all".to_owned(),
     }
-}
-
-/// Returns notices about arguments and environment variables that neither Tidegate nor
-/// envoyproxy/ratelimit supports.
-fn find_drop_in_notices(environment: &TextMap, drop_in: &DropIn) -> Vec<Notice> {
-    let argument = |name: &String| Notice {
-        kind: NoticeKind::UnknownArgument,
-        name: name.clone(),
-        text: "`tidegate serve -h` lists the flags".to_owned(),
-    };
-    let known = || {
-        let names = |row: &'static SettingRow| row.compat_names.iter().chain(Some(&row.name));
-        TABLE.iter().flat_map(names).copied()
-    };
-    let is_unknown = |name: &&String| {
-        COMPAT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-            && !is_kubernetes_service_variable(name)
-            && !known().any(|known| known == name.as_str())
-            && !ACCEPTED_VARIABLES.contains(&name.as_str())
-            && !IGNORED_VARIABLES.iter().any(|ignored| ignored.matches(name))
-    };
-    let variable = |name: &String| Notice {
-        kind: NoticeKind::UnknownVariable,
-        name: name.clone(),
-        text: typo_advice(nearest_word(name, known()).map(str::to_owned)),
-    };
-    let variables = environment.keys().filter(is_unknown).map(variable);
-    drop_in.ignored_arguments.iter().map(argument).chain(variables).collect()
 }
 
 /// Returns whether `name` is a variable that Kubernetes sets for a service in the same namespace,
@@ -321,33 +298,9 @@ fn is_kubernetes_service_variable(name: &str) -> bool {
         || name.split_once("_PORT_").is_some_and(has_port_number)
 }
 
-/// Returns notices about TLS settings that have no effect because a setting that they need is
-/// missing. envoyproxy/ratelimit ignores such settings. Outside drop-in mode, they are errors
-/// (`cross_checks`).
-fn find_unused_tls_notices(settings: &Settings) -> Vec<Notice> {
-    let has_no_effect = |is_present: bool, name: &str, missing: &str| {
-        let text = format!("it needs {missing}");
-        is_present.then(|| Notice { kind: NoticeKind::NoEffect, name: name.to_owned(), text })
-    };
-    let tls = settings.grpc_server_use_tls;
-    let cacert = settings.grpc_client_tls_cacert.is_some();
-    let certificate =
-        settings.grpc_server_tls_cert.is_some() || settings.grpc_server_tls_key.is_some();
-    let san = !settings.grpc_client_tls_san.is_empty();
-    let redis = settings.has_unused_redis_tls_settings();
-    let notices = [
-        has_no_effect(certificate && !tls, "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_USE_TLS=true"),
-        has_no_effect(cacert && !tls, "GRPC_CLIENT_TLS_CACERT", "GRPC_SERVER_USE_TLS=true"),
-        has_no_effect(san && !cacert, "GRPC_CLIENT_TLS_SAN", "GRPC_CLIENT_TLS_CACERT"),
-        has_no_effect(redis, "REDIS_TLS_*", "REDIS_TLS=true"),
-    ];
-    notices.into_iter().flatten().collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::precedence::find_unsupported_backend;
     use crate::settings::{Settings, Sources};
 
     fn environment(pairs: &[(&str, &str)]) -> TextMap {
@@ -392,8 +345,8 @@ mod tests {
         assert!(notices[0].starts_with("unknown argument --quotaRateLimitServiceAddr: "));
         let misspelt = "unknown environment variable GRPC_SERVER_TLS_CERTT: did you mean \
                         GRPC_SERVER_TLS_CERT?";
-        assert_eq!(notices[1], misspelt);
-        assert!(notices[2].starts_with("GRPC_SERVER_TLS_CA_CERT has no effect: "), "{notices:?}");
+        assert_eq!(notices[2], misspelt);
+        assert!(notices[1].starts_with("GRPC_SERVER_TLS_CA_CERT has no effect: "), "{notices:?}");
     }
 
     #[test]
@@ -407,8 +360,8 @@ mod tests {
         let sources = Sources { environment: environment(&files), ..Sources::default() };
         assert_eq!(Settings::read(&sources).unwrap_err().len(), 2);
         let notices = drop_in_notices_for(&files, &[]);
-        for name in ["GRPC_SERVER_TLS_CERT", "REDIS_TLS_*"] {
-            let start = format!("{name} has no effect: it needs ");
+        for name in ["--grpc-server-tls-cert, --grpc-server-tls-key", "--redis-tls-…"] {
+            let start = format!("{name} has no effect: without TLS, ");
             assert!(notices.iter().any(|notice| notice.starts_with(&start)), "{notices:?}");
         }
     }
@@ -436,16 +389,13 @@ mod tests {
 
     #[test]
     fn a_setting_that_would_change_decisions_is_rejected() {
-        let error =
-            find_unsupported_backend(&environment(&[("BACKEND_TYPE", "memcache")])).unwrap();
-        assert!(error.to_string().starts_with("BACKEND_TYPE"), "{error:?}");
-        let environment_of = |text| environment(&[("CONFIG_TYPE", text)]);
-        let read = |text| {
-            Settings::read(&Sources { environment: environment_of(text), ..Sources::default() })
-        };
-        assert!(read("GRPC_XDS_DELTA").unwrap_err()[0].to_string().contains("file, grpc_xds_sotw"));
-        assert!(read("GRPC_XDS_SOTW").is_ok());
-        assert!(find_unsupported_backend(&environment(&[("BACKEND_TYPE", "redis")])).is_none());
+        let read = |name, text| Settings::read(&Sources::from_environment(&[(name, text)]));
+        let error = read("BACKEND_TYPE", "memcache").unwrap_err()[0].to_string();
+        assert!(error.starts_with("BACKEND_TYPE"), "{error}");
+        let error = read("CONFIG_TYPE", "GRPC_XDS_DELTA").unwrap_err()[0].to_string();
+        assert!(error.contains("file, grpc_xds_sotw"), "{error}");
+        assert!(read("CONFIG_TYPE", "GRPC_XDS_SOTW").is_ok());
+        assert!(read("BACKEND_TYPE", "redis").is_ok());
     }
 
     const SECRET: &str = "0123456789abcdefghijkl";

@@ -3,11 +3,8 @@
 //!
 //! `telemetry::otlp` implements the export.
 
-use std::path::PathBuf;
-use std::time::Duration;
-
 use super::value_types::{OnOff, ValueError, unknown_word_error};
-use super::{SecretText, SettingError, Settings};
+use super::{SettingError, Settings};
 
 /// Protocol of the OTLP export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +35,7 @@ impl OtlpProtocol {
     }
 }
 
-/// Validated settings of the OTLP export.
+/// Validated settings of the OTLP export that depend on one another.
 #[derive(Clone, Debug)]
 pub struct OtlpSettings {
     /// Protocol of the metrics and traces exports.
@@ -47,20 +44,6 @@ pub struct OtlpSettings {
     pub metrics_endpoint: Option<String>,
     /// Collector endpoint for traces; `None` disables their export.
     pub traces_endpoint: Option<String>,
-    /// Request headers in the form `name=value,name=value`. Kept secret, because a value may be an
-    /// access token.
-    headers: SecretText,
-    /// PEM file with the CA certificates for verifying the collectors' certificates; `None` uses
-    /// the system's CAs.
-    pub certificate: Option<PathBuf>,
-    /// Timeout of each request to a collector.
-    pub timeout: Duration,
-    /// Interval at which metrics are exported.
-    pub metrics_interval: Duration,
-    /// Value of the `service.name` resource attribute.
-    pub service: String,
-    /// Value of the `service.instance.id` resource attribute. If empty, a random id is used.
-    pub instance: String,
     /// Additional resource attributes, as name-value pairs.
     pub attributes: Vec<(String, String)>,
     /// Whether a sampling decision in the caller's trace context overrides `sample_ratio`.
@@ -72,58 +55,30 @@ pub struct OtlpSettings {
 }
 
 /// Trace sampler, as named by the OpenTelemetry specification.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TraceSampler {
-    /// Samples all calls.
-    AlwaysOn,
-    /// Samples no calls.
-    AlwaysOff,
-    /// Samples a fraction of the calls.
-    Ratio,
-    /// Follows the caller's sampling decision. If the caller has made none, samples the call.
-    ParentAlwaysOn,
-    /// Follows the caller's sampling decision. If the caller has made none, does not sample the
-    /// call.
-    ParentAlwaysOff,
-    /// Follows the caller's sampling decision. Samples a fraction of the calls for which the caller
-    /// has made none.
-    ParentRatio,
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TraceSampler {
+    /// Whether the caller's sampling decision is followed, if it has made one.
+    parent_based: bool,
+    /// Fraction of the other calls to sample; `None` means `--traces-ratio`.
+    ratio: Option<f64>,
 }
+
+/// Names of the trace samplers, each with whether it is parent-based, and its fraction.
+const SAMPLERS: [(&str, bool, Option<f64>); 6] = [
+    ("always_on", false, Some(1.0)),
+    ("always_off", false, Some(0.0)),
+    ("traceidratio", false, None),
+    ("parentbased_always_on", true, Some(1.0)),
+    ("parentbased_always_off", true, Some(0.0)),
+    ("parentbased_traceidratio", true, None),
+];
 
 impl TraceSampler {
     pub(super) fn parse(text: &str) -> Result<Self, ValueError> {
-        Ok(match text.to_ascii_lowercase().as_str() {
-            "always_on" => TraceSampler::AlwaysOn,
-            "always_off" => TraceSampler::AlwaysOff,
-            "traceidratio" => TraceSampler::Ratio,
-            "parentbased_always_on" => TraceSampler::ParentAlwaysOn,
-            "parentbased_always_off" => TraceSampler::ParentAlwaysOff,
-            "parentbased_traceidratio" => TraceSampler::ParentRatio,
-            _ => {
-                let words = [
-                    "always_on",
-                    "always_off",
-                    "traceidratio",
-                    "parentbased_always_on",
-                    "parentbased_always_off",
-                    "parentbased_traceidratio",
-                ];
-                return Err(unknown_word_error(text, &words));
-            }
-        })
-    }
-
-    /// Returns the values of [`OtlpSettings::parent_based`] and [`OtlpSettings::sample_ratio`] for
-    /// this sampler. `ratio` is the value of `--traces-ratio`, from 0 to 1.
-    fn resolve(self, ratio: f64) -> (bool, f64) {
-        match self {
-            TraceSampler::AlwaysOn => (false, 1.0),
-            TraceSampler::AlwaysOff => (false, 0.0),
-            TraceSampler::Ratio => (false, ratio),
-            TraceSampler::ParentAlwaysOn => (true, 1.0),
-            TraceSampler::ParentAlwaysOff => (true, 0.0),
-            TraceSampler::ParentRatio => (true, ratio),
-        }
+        let named = SAMPLERS.iter().find(|(name, ..)| text.eq_ignore_ascii_case(name));
+        let (_, parent_based, ratio) =
+            *named.ok_or_else(|| unknown_word_error(text, &SAMPLERS.map(|(name, ..)| name)))?;
+        Ok(TraceSampler { parent_based, ratio })
     }
 }
 
@@ -169,9 +124,7 @@ impl Settings {
             names,
             advice: "write name=value,name=value; percent-encode commas (%2C)".to_owned(),
         };
-        parse_pairs(self.otlp_headers.reveal())
-            .ok_or_else(|| malformed("OTEL_EXPORTER_OTLP_HEADERS"))?;
-        let (parent_based, sample_ratio) = self.traces_sampler.resolve(self.traces_ratio);
+        self.otlp_header_pairs().ok_or_else(|| malformed("OTEL_EXPORTER_OTLP_HEADERS"))?;
         let mut attributes = parse_pairs(&self.resource_attributes)
             .ok_or_else(|| malformed("OTEL_RESOURCE_ATTRIBUTES"))?;
         if !self.service_namespace.is_empty() {
@@ -181,19 +134,19 @@ impl Settings {
             protocol,
             metrics_endpoint,
             traces_endpoint,
-            headers: self.otlp_headers.clone(),
-            certificate: self.otlp_certificate.clone(),
-            timeout: self.otlp_timeout,
-            metrics_interval: self.otlp_metrics_interval,
-            service: self.service_name.clone(),
-            instance: self.service_instance_id.clone(),
             attributes,
-            parent_based,
-            sample_ratio,
+            parent_based: self.traces_sampler.parent_based,
+            sample_ratio: self.traces_sampler.ratio.unwrap_or(self.traces_ratio),
         }))
     }
 
-    /// Returns the OTLP protocol set by `OTEL_EXPORTER_OTLP_PROTOCOL`; `None` if Tidegate does not support it.
+    /// Returns the request headers as name-value pairs; `None` if they are malformed, which
+    /// [`otlp`](Self::otlp) reports.
+    pub fn otlp_header_pairs(&self) -> Option<Vec<(String, String)>> {
+        parse_pairs(self.otlp_headers.reveal())
+    }
+
+    /// Returns the OTLP protocol; `None` if Tidegate does not support it.
     pub(super) fn supported_otlp_protocol(&self) -> Option<OtlpProtocol> {
         match self.otlp_protocol.to_ascii_lowercase().as_str() {
             "grpc" => Some(OtlpProtocol::Grpc),
@@ -201,14 +154,6 @@ impl Settings {
             "http/protobuf" | "http" => Some(OtlpProtocol::HttpProtobuf),
             _ => None,
         }
-    }
-}
-
-impl OtlpSettings {
-    /// Returns the request headers as name-value pairs.
-    pub fn headers(&self) -> Vec<(String, String)> {
-        // `Settings::otlp` has validated the headers.
-        parse_pairs(self.headers.reveal()).unwrap_or_default()
     }
 }
 
@@ -242,14 +187,14 @@ fn percent_decode(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::settings::Sources;
 
     fn read(environment: &[(&str, &str)]) -> Result<Option<OtlpSettings>, Vec<SettingError>> {
-        let environment =
-            environment.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect();
-        let sources = Sources { environment, ..Sources::default() };
-        Settings::read(&sources).map(|(settings, _)| settings.otlp().expect("checked when read"))
+        let (settings, _) = Settings::read(&Sources::from_environment(environment))?;
+        Ok(settings.otlp().expect("checked when read"))
     }
 
     #[test]
@@ -268,7 +213,7 @@ mod tests {
 
     #[test]
     fn the_standard_otel_variables_are_supported() {
-        let settings = read(&[
+        let variables = [
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://all:4317"),
             ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://traces:4317"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=a%2Cb, x=1"),
@@ -278,16 +223,17 @@ mod tests {
             ("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=prod"),
             ("OTEL_TRACES_SAMPLER", "parentbased_traceidratio"),
             ("OTEL_TRACES_SAMPLER_ARG", "0.25"),
-        ]);
-        let settings = settings.unwrap().unwrap();
+        ];
+        let (read, _) = Settings::read(&Sources::from_environment(&variables)).unwrap();
+        let settings = read.otlp().unwrap().unwrap();
         assert_eq!(settings.traces_endpoint.as_deref(), Some("http://traces:4317"));
         assert_eq!(settings.metrics_endpoint.as_deref(), Some("http://all:4317"));
-        assert_eq!(settings.headers()[0], ("api-key".to_owned(), "a,b".to_owned()));
-        assert_eq!(settings.timeout, Duration::from_millis(2_500));
-        assert_eq!(settings.metrics_interval, Duration::from_millis(1_500));
+        assert_eq!(read.otlp_header_pairs().unwrap()[0], ("api-key".to_owned(), "a,b".to_owned()));
+        assert_eq!(read.otlp_timeout, Duration::from_millis(2_500));
+        assert_eq!(read.otlp_metrics_interval, Duration::from_millis(1_500));
         assert_eq!((settings.parent_based, settings.sample_ratio), (true, 0.25));
         assert_eq!(settings.attributes[0].1, "prod");
-        assert!(!format!("{settings:?}").contains("a%2Cb"), "headers may hold a token");
+        assert!(!format!("{read:?}{settings:?}").contains("a%2Cb"), "headers may hold a token");
     }
 
     #[test]
@@ -306,11 +252,11 @@ mod tests {
     #[test]
     fn the_tracing_variables_of_ratelimit_work_in_drop_in_mode() {
         let as_ratelimit = |pairs: &[(&str, &str)]| {
-            let environment =
-                pairs.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect();
             let drop_in = Some(crate::settings::DropIn::default());
-            let sources = Sources { environment, drop_in, ..Sources::default() };
-            Settings::read(&sources).unwrap().0.otlp().unwrap()
+            let sources = Sources { drop_in, ..Sources::from_environment(pairs) };
+            let (read, _) = Settings::read(&sources).unwrap();
+            assert_eq!(read.service_name, "RateLimit");
+            read.otlp().unwrap()
         };
         let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318");
         assert!(as_ratelimit(&[endpoint]).is_none(), "off unless TRACING_ENABLED");
@@ -321,7 +267,6 @@ mod tests {
         assert_eq!(settings.metrics_endpoint, None, "envoyproxy/ratelimit exports no metrics");
         assert_eq!(settings.protocol, OtlpProtocol::HttpProtobuf);
         assert_eq!((settings.parent_based, settings.sample_ratio), (true, 1.0));
-        assert_eq!(settings.service, "RateLimit");
         let namespace = ("service.namespace".to_owned(), "edge".to_owned());
         assert_eq!(settings.attributes, [namespace]);
         let grpc = as_ratelimit(&[on, ("TRACING_EXPORTER_PROTOCOL", "grpc")]).unwrap();
@@ -348,8 +293,9 @@ mod tests {
             ("parentbased_always_off", (true, 0.0)),
             ("parentbased_traceidratio", (true, 0.25)),
         ] {
-            let resolved = TraceSampler::parse(name).map(|sampler| sampler.resolve(0.25));
-            assert_eq!(resolved, Ok(expected), "{name}");
+            let sampler = TraceSampler::parse(name).unwrap();
+            let ratio = sampler.ratio.unwrap_or(0.25);
+            assert_eq!((sampler.parent_based, ratio), expected, "{name}");
         }
     }
 }

@@ -156,23 +156,15 @@ pub(super) fn find_all(table: &'static [SettingRow], sources: &Sources) -> Vec<S
         value.row.name == "config-type" && value.text.eq_ignore_ascii_case("grpc_xds_sotw")
     };
     if values.iter().any(is_control_plane) {
-        for (name, text) in CONTROL_PLANE_DEFAULTS {
-            let mut named = values.iter_mut().filter(|value| value.row.name == *name);
-            if let Some(value) = named.find(|value| value.origin == Origin::Default) {
-                value.text = (*text).to_owned();
-                value.origin = Origin::ControlPlaneDefault;
-            }
+        let charge = values.iter_mut().find(|value| value.row.name == "charge");
+        if let Some(value) = charge.filter(|value| value.origin == Origin::Default) {
+            // The gateways charge after the response, and their policies cannot say how.
+            "billed".clone_into(&mut value.text);
+            value.origin = Origin::ControlPlaneDefault;
         }
     }
     values
 }
-
-/// Defaults that replace those in the settings table if policies come from a control plane. Each
-/// pair is the name of a setting and its default value.
-const CONTROL_PLANE_DEFAULTS: &[(&str, &str)] = &[
-    // The gateways charge after the response, and their policies cannot say how.
-    ("charge", "billed"),
-];
 
 fn find_value(row: &'static SettingRow, sources: &Sources) -> SettingValue {
     let named = |texts: &'_ TextMap| texts.get(row.name).filter(|_| row.has_flag()).cloned();
@@ -233,24 +225,6 @@ pub(super) fn find_unknown_names(
         similar: find_similar_name(table, name),
     };
     sources.file.keys().filter(is_unknown).map(error).collect()
-}
-
-/// Maximum length, in characters, of the value of `BACKEND_TYPE` in an error message. A longer
-/// value is truncated.
-const QUOTED_CHARS_MAX: usize = 64;
-
-/// Returns an error if envoyproxy/ratelimit's `BACKEND_TYPE` selects a backend other than Redis;
-/// Tidegate has no memcached store. Returns `None` if the variable is unset, empty, or `redis`.
-pub(super) fn find_unsupported_backend(environment: &TextMap) -> Option<SettingError> {
-    let is_unsupported = |text: &&String| !text.is_empty() && !text.eq_ignore_ascii_case("redis");
-    let value = environment.get("BACKEND_TYPE").filter(is_unsupported)?;
-    Some(SettingError::UnsupportedVariable {
-        name: "BACKEND_TYPE",
-        value: value.chars().take(QUOTED_CHARS_MAX).collect(),
-        advice: "Redis is the only shared store, because memcached cannot count exactly: unset \
-                 BACKEND_TYPE and set REDIS_URL=HOST:PORT; for a single replica, REDIS_URL may \
-                 stay unset, and counters are in memory",
-    })
 }
 
 /// Returns the flag whose name is most similar to an unknown name; `None` if no name is similar.

@@ -2,7 +2,6 @@
 //! Redis tools accept.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use super::precedence::mask_password;
 use super::value_types::{RedisType, SecretText};
@@ -46,20 +45,7 @@ pub enum RedisTopology {
     Cluster(Vec<RedisAddress>),
 }
 
-/// TLS settings for connections to Redis servers and sentinels.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RedisTls {
-    /// PEM file with the CA certificates for verifying the servers' certificates; `None` uses the
-    /// system's CAs.
-    pub ca: Option<PathBuf>,
-    /// PEM files with the client certificate and its private key; `None` means no client
-    /// certificate.
-    pub client: Option<(PathBuf, PathBuf)>,
-    /// Whether to accept a server certificate that was issued for a different host name.
-    pub skip_hostname_verification: bool,
-}
-
-/// Validated settings for the Redis store.
+/// What the settings of the Redis store say together.
 #[derive(Clone, Debug)]
 pub struct RedisSettings {
     /// Topology of the Redis servers, with their addresses.
@@ -70,25 +56,8 @@ pub struct RedisSettings {
     pub user: Option<String>,
     /// Redis password; empty if Redis requires none.
     pub password: SecretText,
-    /// File that contains `password` or `user:password`. The password is read again every second,
-    /// but the user name only at startup.
-    pub password_file: Option<PathBuf>,
-    /// User name for the sentinels; `None` means their default user.
-    pub sentinel_user: Option<String>,
-    /// Password for the sentinels; empty if they require none.
-    pub sentinel_password: SecretText,
-    /// TLS settings; `None` means plaintext.
-    pub tls: Option<RedisTls>,
-    /// Number of connections to each Redis server.
-    pub connections: usize,
-    /// Timeout for connecting to a Redis server.
-    pub connect_timeout: Duration,
-    /// Interval between INFO polls for metrics.
-    pub info_interval: Duration,
-    /// Maximum time that one call waits for Redis.
-    pub budget: Duration,
-    /// Prefix of all Redis keys; may be empty.
-    pub key_prefix: String,
+    /// Whether connections use TLS.
+    pub uses_tls: bool,
 }
 
 /// Entry of the `--redis-url` list, parsed into address, credentials, database number, and whether
@@ -174,7 +143,7 @@ impl Settings {
         urls: Vec<ParsedRedisUrl>,
     ) -> Option<RedisSettings> {
         let first = urls.first()?;
-        let (database, tls) = (first.database, self.redis_tls || first.tls);
+        let (database, uses_tls) = (first.database, self.redis_tls || first.tls);
         let (mut user, mut password) = parse_login(self.redis_auth.reveal());
         if password.is_empty() {
             user = first.user.clone();
@@ -193,28 +162,7 @@ impl Settings {
             (None, RedisType::Cluster) => RedisTopology::Cluster(addresses),
             (None, _) => RedisTopology::Single(addresses.into_iter().next()?),
         };
-        let (sentinel_user, sentinel_password) = parse_login(self.redis_sentinel_auth.reveal());
-        let client = self.redis_tls_client_cert.clone().zip(self.redis_tls_client_key.clone());
-        Some(RedisSettings {
-            topology,
-            database,
-            user,
-            password,
-            password_file: self.redis_auth_file.clone(),
-            sentinel_user,
-            sentinel_password,
-            tls: tls.then(|| RedisTls {
-                ca: self.redis_tls_cacert.clone(),
-                client,
-                skip_hostname_verification: self.redis_tls_skip_hostname_verification,
-            }),
-            connections: self.redis_pool_size,
-            connect_timeout: self.redis_timeout,
-            // Every 10 s, so that each scrape, usually every 15 s, finds new values.
-            info_interval: self.test_info_poll,
-            budget: self.store_budget,
-            key_prefix: self.cache_key_prefix.clone(),
-        })
+        Some(RedisSettings { topology, database, user, password, uses_tls })
     }
 }
 
@@ -340,7 +288,7 @@ mod tests {
         assert_eq!(redis.user.as_deref(), Some("ann"));
         assert_eq!(redis.password.reveal(), "p:w");
         assert_eq!(redis.database, 3);
-        assert!(redis.tls.is_some());
+        assert!(redis.uses_tls);
     }
 
     #[test]
@@ -403,8 +351,8 @@ mod tests {
         ]);
         let redis = redis.unwrap();
         assert_eq!((redis.user.as_deref(), redis.password.reveal()), (None, "new"));
-        assert_eq!(redis.sentinel_user.as_deref(), Some("sam"));
-        assert_eq!(redis.sentinel_password.reveal(), "guard");
+        let (user, password) = parse_login("sam:guard");
+        assert_eq!((user.as_deref(), password.reveal()), (Some("sam"), "guard"));
     }
 
     #[test]
@@ -414,7 +362,5 @@ mod tests {
         assert!(of(&[("redis-url", "h:1/65536")]).is_err());
         assert!(of(&[("redis-type", "cluster"), ("redis-url", "a:1,/run/redis.sock")]).is_err());
         assert!(of(&[("redis-type", "sentinel"), ("redis-url", "m,a:1,/run/redis.sock")]).is_err());
-        let settings = read(&[("redis-url", "h:1")]).unwrap();
-        assert_eq!(settings.info_interval, Duration::from_secs(10));
     }
 }

@@ -19,9 +19,9 @@ use super::value_types::{
     ChargeSetting, CounterAccessSetting, HeaderFamily, LogFormat, LogLevel, OnOff,
     PolicySourceKind, RedisType, ResetSetting, RetryAfterSetting, SecretText, TopValues,
     duration_or_millis_parser, duration_parser, number_parser, pairs_parser, parse_address,
-    parse_flag, parse_header_list, parse_host, parse_key_prefix, parse_on_off, parse_path,
-    parse_paths, parse_ratio, parse_secret, parse_secret_line, parse_server, parse_text,
-    size_parser,
+    parse_backend, parse_flag, parse_header_list, parse_host, parse_key_prefix, parse_on_off,
+    parse_path, parse_paths, parse_ratio, parse_secret, parse_secret_line, parse_server,
+    parse_text, size_parser,
 };
 
 /// Redaction of a setting's value in `--print-settings` and in errors.
@@ -124,7 +124,6 @@ macro_rules! settings {
             ) -> Result<(Settings, Vec<SettingValue>), Vec<SettingError>> {
                 let values = precedence::find_all(TABLE, sources);
                 let mut errors = precedence::find_unknown_names(TABLE, sources);
-                errors.extend(precedence::find_unsupported_backend(&sources.environment));
                 $($( let $field = precedence::parse(&values, stringify!($field), $parser, &mut errors); )+)+
                 let drop_in = sources.drop_in.is_some();
                 let all = || Some(Settings { $($( $field: $field?, )+)+ drop_in });
@@ -372,6 +371,8 @@ settings! {
     test_info_poll "TIDEGATE_TEST_INFO_POLL" ["DURATION"]: Duration = "10s", duration_parser(50, 3_600_000), Plain, [];
 
     section "Environment variables without a flag";
+    /// Shared store of the counters: redis is the only one.
+    backend_type "BACKEND_TYPE" ["redis"]: () = "redis", parse_backend, Plain, [];
     /// Root directory of an envoyproxy/ratelimit configuration; ignored if --policy is set.
     runtime_root "RUNTIME_ROOT" ["DIR"]: Option<PathBuf> = "", parse_path, Plain, [];
     /// Directory below RUNTIME_ROOT that contains RUNTIME_APPDIRECTORY.

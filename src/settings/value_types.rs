@@ -64,19 +64,19 @@ macro_rules! join_keywords {
 
 /// Defines enums for settings whose values are keywords, and generates case-insensitive parsers.
 macro_rules! keyword_enums {
-    ($( $(#[doc = $doc:literal])* $name:ident { $( $(#[doc = $each:literal])* $word:literal $variant:ident ),+ $(,)? } )+) => { $(
+    ($( $(#[doc = $doc:literal])* $name:ident { $( $(#[doc = $each:literal])* $($word:literal)|+ $variant:ident ),+ $(,)? } )+) => { $(
         $(#[doc = $doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum $name { $( $(#[doc = $each])* $variant ),+ }
 
         impl $name {
             /// All valid keywords of the setting, separated by `|`.
-            pub(super) const KEYWORDS: &str = join_keywords!($($word),+);
+            pub(super) const KEYWORDS: &str = join_keywords!($($($word),+),+);
 
             pub(super) fn parse(text: &str) -> Result<Self, ValueError> {
                 match text.to_ascii_lowercase().as_str() {
-                    $( $word => Ok($name::$variant), )+
-                    _ => Err(unknown_word_error(text, &[$($word),+])),
+                    $( $($word)|+ => Ok($name::$variant), )+
+                    _ => Err(unknown_word_error(text, &[$($($word),+),+])),
                 }
             }
         }
@@ -175,22 +175,14 @@ keyword_enums! {
     LogLevel {
         /// Logs nothing.
         "off" Off,
-        /// Logs only errors. Accepted for compatibility with logrus.
-        "panic" Panic,
-        /// Logs only errors. Accepted for compatibility with logrus.
-        "fatal" Fatal,
         /// Logs only errors.
-        "error" Error,
+        "panic" | "fatal" | "error" Error,
         /// Logs errors and warnings.
-        "warning" Warning,
-        /// Logs errors and warnings, like `warning`.
-        "warn" Warn,
+        "warning" | "warn" Warn,
         /// Logs errors, warnings, and normal events.
         "info" Info,
         /// Logs errors, warnings, normal events, and details for debugging.
-        "debug" Debug,
-        /// Logs as much as `debug`.
-        "trace" Trace,
+        "debug" | "trace" Debug,
     }
 }
 
@@ -199,6 +191,17 @@ pub(super) fn parse_text(text: &str) -> Result<String, ValueError> {
     match text.chars().find(|c| c.is_control()) {
         Some(_) => Err("may not contain control characters".to_owned()),
         None => Ok(text.to_owned()),
+    }
+}
+
+/// Parses the name of envoyproxy/ratelimit's shared store.
+pub(super) fn parse_backend(input: &str) -> Result<(), ValueError> {
+    match input.eq_ignore_ascii_case("redis") {
+        true => Ok(()),
+        false => Err("Redis is the only shared store, because memcached cannot count exactly: unset \
+                      BACKEND_TYPE and set REDIS_URL=HOST:PORT; for a single replica, REDIS_URL may \
+                      stay unset, and counters are in memory"
+            .to_owned()),
     }
 }
 
@@ -223,14 +226,11 @@ pub(super) fn parse_address(input: &str) -> Result<(String, u16), ValueError> {
 
 /// Parses the `host:port` of a server to which the process connects.
 pub(super) fn parse_server(input: &str) -> Result<(String, u16), ValueError> {
-    let error = || "must be host:port, such as localhost:18000".to_owned();
-    match input.rsplit_once(':') {
-        Some((name, port)) => {
-            let port = port.parse().map_err(|_| error())?;
-            Ok((parse_host(name).map_err(|_| error())?, port))
-        }
-        None => Err(error()),
+    match input.starts_with(':') {
+        true => None,
+        false => parse_address(input).ok(),
     }
+    .ok_or_else(|| "must be host:port, such as localhost:18000".to_owned())
 }
 
 /// Maximum number of name-value pairs that a setting can list.
@@ -338,43 +338,22 @@ pub(super) fn duration_parser(
     max_ms: u64,
 ) -> impl Fn(&str) -> Result<Duration, ValueError> {
     move |input| {
-        let (min, max) = (format_duration(min_ms), format_duration(max_ms));
-        check_bounds(parse_millis(input), min_ms, max_ms, &min, &max)
+        let text = |millis| {
+            let duration = jiff::SignedDuration::from_millis_i128(i128::from(millis));
+            format!("{duration:#}")
+        };
+        check_bounds(parse_millis(input), min_ms, max_ms, &text(min_ms), &text(max_ms))
             .map(Duration::from_millis)
             .map_err(|error| {
-                let hint = match suggest_go_duration(input) {
-                    Some(meant) => format!("; did you mean {meant:?}?"),
-                    None => String::new(),
+                let has_no_unit = input.parse::<u64>().is_ok();
+                let hint = if has_no_unit {
+                    format!("; did you mean \"{input}s\"?")
+                } else {
+                    String::new()
                 };
                 format!("{error}, with a unit, such as 250ms, 5s, or 1m30s{hint}")
             })
     }
-}
-
-/// Formats a duration in the largest unit that needs no fraction, such as `10m`.
-fn format_duration(millis: u64) -> String {
-    let units = [(3_600_000, "h"), (60_000, "m"), (1_000, "s")];
-    let whole = units.into_iter().find(|(unit, _)| millis.is_multiple_of(*unit) && millis >= *unit);
-    match whole {
-        Some((unit, name)) => format!("{}{name}", millis / unit),
-        None if millis == 0 => "0s".to_owned(),
-        None => format!("{millis}ms"),
-    }
-}
-
-/// Suggests a duration in Go's format, such as `5s`, for a number without a unit or with a unit
-/// such as `seconds`. Returns `None` for other text.
-fn suggest_go_duration(input: &str) -> Option<String> {
-    let word = input.trim_start_matches(|c: char| c.is_ascii_digit());
-    let number = &input[..input.len() - word.len()];
-    let unit = match word.trim().to_ascii_lowercase().as_str() {
-        "" | "sec" | "secs" | "second" | "seconds" => "s",
-        "msec" | "millis" | "millisecond" | "milliseconds" => "ms",
-        "min" | "mins" | "minute" | "minutes" => "m",
-        "hour" | "hours" => "h",
-        _ => return None,
-    };
-    (!number.is_empty()).then(|| format!("{number}{unit}"))
 }
 
 /// Returns a parser for durations from `min_ms` to `max_ms`. A number without a unit means
@@ -425,40 +404,14 @@ fn check_bounds<T: TryFrom<u64>>(
         .ok_or_else(|| format!("must be from {min_text} to {max_text}"))
 }
 
-/// Parses a duration in Go's format, such as `1h30m` or `0`, and rounds it down to whole
-/// milliseconds. Returns `None` if the text is malformed.
+/// Parses a duration such as `1h30m`, as Go prints it, or `0`, and rounds it down to whole
+/// milliseconds. Returns `None` if the text is malformed or negative.
 fn parse_millis(input: &str) -> Option<u64> {
     if input == "0" {
         return Some(0);
     }
-    let of_number = |c: char| c.is_ascii_digit() || c == '.';
-    let (mut rest, mut sum_ns) = (input, 0u64);
-    while !rest.is_empty() {
-        let (number, after) = rest.split_at(rest.find(|c| !of_number(c))?);
-        let (unit, after) = after.split_at(after.find(of_number).unwrap_or(after.len()));
-        rest = after;
-        let unit_ns: u64 = match unit {
-            "ns" => 1,
-            "us" | "µs" => 1_000,
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            "m" => 60_000_000_000,
-            "h" => 3_600_000_000_000,
-            _ => return None,
-        };
-        let (whole, part) = number.split_once('.').unwrap_or((number, ""));
-        if whole.is_empty() && part.is_empty() {
-            return None;
-        }
-        let digits = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<u64>().ok() };
-        // Ignore further decimals: nine decimals of a second are already a nanosecond.
-        let part = part.get(..9).unwrap_or(part);
-        let scale = 10u64.pow(u32::try_from(part.len()).ok()?);
-        sum_ns = sum_ns.checked_add(digits(whole)?.checked_mul(unit_ns)?)?;
-        let part_ns = u128::from(digits(part)?) * u128::from(unit_ns) / u128::from(scale);
-        sum_ns = sum_ns.checked_add(u64::try_from(part_ns).ok()?)?;
-    }
-    (!input.is_empty()).then_some(sum_ns / 1_000_000)
+    let duration: jiff::SignedDuration = input.parse().ok()?;
+    u64::try_from(duration.as_millis()).ok()
 }
 
 /// Parses the prefix of Redis keys. Rejects a prefix of more than 64 bytes and a prefix that
@@ -486,9 +439,9 @@ mod tests {
         assert_eq!(parse_millis("250ms"), Some(250));
         assert_eq!(parse_millis("24h0m0s"), Some(86_400_000));
         assert_eq!(parse_millis("1.5s"), Some(1_500));
-        assert_eq!(parse_millis(".5h1.s"), Some(1_801_000));
-        assert_eq!(parse_millis("1500us2µs999ns"), Some(1));
-        for bad in ["", "5", "s", "5 s", ".s", "1.5.5s", "-1s", "5d", "9999999999h"] {
+        assert_eq!(parse_millis("1501us999ns"), Some(1));
+        assert_eq!(parse_millis("1ms2µs3ns"), Some(1));
+        for bad in ["", "5", "s", ".s", "1.5.5s", "-1s", "5d", "9999999999999h"] {
             assert_eq!(parse_millis(bad), None, "{bad:?}");
         }
     }

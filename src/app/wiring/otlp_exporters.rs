@@ -57,8 +57,8 @@ impl OtlpExporters {
         let Some(otlp) = otlp else { return Ok(exporters) };
         let unusable = |error: OtlpError| Failure::Usage(format!("OTLP: {error}"));
         let identity = ServiceIdentity {
-            service: otlp.service.clone(),
-            instance: match otlp.instance.as_str() {
+            service: settings.service_name.clone(),
+            instance: match settings.service_instance_id.as_str() {
                 // Distinguishes processes. `RandomState` is the standard library's only random
                 // source.
                 "" => format!("{:016x}", RandomState::new().hash_one(std::process::id())),
@@ -68,15 +68,16 @@ impl OtlpExporters {
         };
         if let Some(endpoint) = &otlp.traces_endpoint {
             let sampling = SamplingRule::new(otlp.parent_based, otlp.sample_ratio);
-            let target = target(&otlp, endpoint)?;
+            let target = target(settings, &otlp, endpoint)?;
             let traces = TraceExporter::open(&target, &identity, sampling, &stats.traces);
             telemetry.set_trace_exporter(traces.map_err(unusable)?);
         }
         if let Some(endpoint) = &otlp.metrics_endpoint {
-            let (now, target) = (|| Clock::System.now(), target(&otlp, endpoint)?);
+            let (now, target) = (|| Clock::System.now(), target(settings, &otlp, endpoint)?);
             let metrics = MetricsExporter::open(&target, &identity, metrics, now, &stats.metrics);
             let (stop, stops) = watch::channel(false);
-            let task = tokio::spawn(metrics.map_err(unusable)?.run(otlp.metrics_interval, stops));
+            let task =
+                tokio::spawn(metrics.map_err(unusable)?.run(settings.otlp_metrics_interval, stops));
             exporters.metrics = Some((stop, task));
         }
         Ok(exporters)
@@ -99,7 +100,7 @@ impl OtlpExporters {
     }
 }
 
-fn target(otlp: &OtlpSettings, endpoint: &str) -> Result<OtlpTarget, Failure> {
+fn target(settings: &Settings, otlp: &OtlpSettings, endpoint: &str) -> Result<OtlpTarget, Failure> {
     let transport = match otlp.protocol {
         OtlpProtocol::Grpc => Transport::Grpc,
         OtlpProtocol::HttpProtobuf => Transport::HttpProtobuf,
@@ -107,8 +108,8 @@ fn target(otlp: &OtlpSettings, endpoint: &str) -> Result<OtlpTarget, Failure> {
     Ok(OtlpTarget {
         transport,
         endpoint: endpoint.to_owned(),
-        headers: otlp.headers(),
-        timeout: otlp.timeout,
-        certificates: read_certificates(otlp.certificate.as_deref(), None)?,
+        headers: settings.otlp_header_pairs().unwrap_or_default(),
+        timeout: settings.otlp_timeout,
+        certificates: read_certificates(settings.otlp_certificate.as_deref(), None)?,
     })
 }

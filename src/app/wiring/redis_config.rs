@@ -14,7 +14,7 @@ use crate::app::watcher_thread::WatchedValue;
 use crate::clock::Clock;
 use crate::policy::Secret;
 use crate::settings::{
-    RedisAddress, RedisSettings, RedisTls, RedisTopology, SecretText, parse_login,
+    RedisAddress, RedisSettings, RedisTopology, SecretText, Settings, parse_login,
 };
 use crate::store::redis::client::config;
 use crate::store::redis::client::config::{Address, Auth, MonotonicClock, Password, RedisConfig};
@@ -29,19 +29,18 @@ use crate::tls::{CertificateReader, ClientCertificates};
 /// Returns an error if a file named in the settings cannot be read, or if the key prefix is
 /// invalid.
 pub(crate) fn redis_config(
-    settings: &RedisSettings,
+    settings: &Settings,
+    redis: &RedisSettings,
     secret: &Secret,
     worker_runtimes: Vec<Handle>,
 ) -> Result<RedisConfig, Failure> {
-    let prefix =
-        Prefix::new(&settings.key_prefix).map_err(|error| Failure::Usage(error.to_string()))?;
-    let (topology, addresses) = match &settings.topology {
+    let prefix = Prefix::new(&settings.cache_key_prefix)
+        .map_err(|error| Failure::Usage(error.to_string()))?;
+    let (topology, addresses) = match &redis.topology {
         RedisTopology::Single(single) => (config::TopologyConfig::Single, vec![address(single)]),
         RedisTopology::Sentinel { master, sentinels } => {
-            let auth = Auth {
-                user: settings.sentinel_user.clone(),
-                password: fixed_password(&settings.sentinel_password),
-            };
+            let (user, password) = parse_login(settings.redis_sentinel_auth.reveal());
+            let auth = Auth { user, password: fixed_password(&password) };
             let topology = config::TopologyConfig::Sentinel { master: master.clone(), auth };
             (topology, sentinels.iter().map(address).collect())
         }
@@ -52,18 +51,19 @@ pub(crate) fn redis_config(
     Ok(RedisConfig {
         topology,
         addresses,
-        auth: auth(settings)?,
-        tls: settings.tls.as_ref().map(read_tls).transpose()?,
-        tls_reloader: settings.tls.clone().map(tls_reloader).transpose()?,
-        db: i64::from(settings.database),
+        auth: auth(settings, redis)?,
+        tls: redis.uses_tls.then(|| read_tls(settings)).transpose()?,
+        tls_reloader: redis.uses_tls.then(|| tls_reloader(settings.clone())).transpose()?,
+        db: i64::from(redis.database),
         prefix,
         meta: key_format(&secret.fingerprint()),
-        connections_per_node: settings.connections,
-        connect_timeout: settings.connect_timeout,
+        connections_per_node: settings.redis_pool_size,
+        connect_timeout: settings.redis_timeout,
         breaker_clock: Some(monotonic_clock()),
         worker_runtimes,
-        info_interval: Some(settings.info_interval),
-        ..RedisConfig::with_budget(settings.budget)
+        // Every 10 s, so that each scrape, usually every 15 s, finds new values.
+        info_interval: Some(settings.test_info_poll),
+        ..RedisConfig::with_budget(settings.store_budget)
     })
 }
 
@@ -91,12 +91,9 @@ fn fixed_password(password: &SecretText) -> Password {
 /// the password every second, so that the password can be rotated. New connections use the last
 /// password read, so a hanging file system does not delay them. The user name in the file is read
 /// only once, at startup.
-fn auth(settings: &RedisSettings) -> Result<Auth, Failure> {
-    let Some(path) = settings.password_file.clone() else {
-        return Ok(Auth {
-            user: settings.user.clone(),
-            password: fixed_password(&settings.password),
-        });
+fn auth(settings: &Settings, redis: &RedisSettings) -> Result<Auth, Failure> {
+    let Some(path) = settings.redis_auth_file.clone() else {
+        return Ok(Auth { user: redis.user.clone(), password: fixed_password(&redis.password) });
     };
     let (user, _) = parse_login(&read_secret_file(&path)?);
     let read = move || Ok(parse_login(&read_secret_file(&path)?).1.reveal().to_owned());
@@ -104,23 +101,24 @@ fn auth(settings: &RedisSettings) -> Result<Auth, Failure> {
         |error: &Failure| tracing::error!(%error, "cannot read the Redis password file");
     let password = WatchedValue::start("redis-password", read, on_failure)?;
     Ok(Auth {
-        user: user.or_else(|| settings.user.clone()),
+        user: user.or_else(|| redis.user.clone()),
         password: Password::Reloaded(Arc::new(move || password.get())),
     })
 }
 
 /// Returns the reader of the Redis certificates. A background thread rereads the certificate files
 /// every second.
-fn tls_reloader(settings: RedisTls) -> Result<CertificateReader, Failure> {
+fn tls_reloader(settings: Settings) -> Result<CertificateReader, Failure> {
     let on_failure =
         |error: &Failure| tracing::error!(%error, "cannot read the Redis certificates");
     let latest = WatchedValue::start("redis-tls", move || read_tls(&settings), on_failure)?;
     Ok(CertificateReader::new(move || latest.get()))
 }
 
-fn read_tls(settings: &RedisTls) -> Result<ClientCertificates, Failure> {
-    let RedisTls { ca, client, skip_hostname_verification } = settings;
-    let client = client.as_ref().map(|(chain, key)| (chain.as_path(), key.as_path()));
-    let certificates = read_certificates(ca.as_deref(), client)?;
-    Ok(ClientCertificates { skip_hostname: *skip_hostname_verification, ..certificates })
+fn read_tls(settings: &Settings) -> Result<ClientCertificates, Failure> {
+    let (chain, key) = (&settings.redis_tls_client_cert, &settings.redis_tls_client_key);
+    let client = chain.as_deref().zip(key.as_deref());
+    let certificates = read_certificates(settings.redis_tls_cacert.as_deref(), client)?;
+    let skip_hostname = settings.redis_tls_skip_hostname_verification;
+    Ok(ClientCertificates { skip_hostname, ..certificates })
 }

@@ -39,10 +39,10 @@ impl AnyStore {
             return Ok(AnyStore::in_memory(settings.max_keys));
         }
         let redis = settings.redis().map_err(|error| Failure::Settings(vec![error]))?;
-        let config = redis_config(&redis, secret, workers)?;
+        let config = redis_config(settings, &redis, secret, workers)?;
         let stack = RedisStackConfig {
             stack: StackConfig {
-                budget: redis.budget,
+                budget: settings.store_budget,
                 replicas: settings.replicas,
                 refusal_cache: settings.refusal_cache,
             },
