@@ -31,7 +31,7 @@ use crate::clock::Clock;
 use crate::domain::{Answers, Call, ExecutionStatus, LateFate, Micros, Receipt, Source};
 use crate::store::delivery::{UnheardHits, unanswered};
 use crate::store::owned_tasks::OwnedTasks;
-use crate::store::{LocalStore, SharedStore, SharedStoreStats, Store};
+use crate::store::{LocalStore, SharedStore, Store};
 
 /// Maximum budget, one hour, which keeps the time at which it ends representable.
 const BUDGET_MAX: Duration = Duration::from_secs(3_600);
@@ -276,22 +276,6 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
 }
 
 impl<S: SharedStore, L: LocalStore> Stack<S, L> {
-    /// Returns the statistics of the remote store, together with those of this value.
-    pub fn shared_stats(&self) -> SharedStoreStats {
-        let (stats, load) = (&self.stats, |total: &AtomicU64| total.load(Ordering::Relaxed));
-        let remote = self.remote.shared_stats();
-        SharedStoreStats {
-            overruns: remote.overruns + load(&stats.overruns),
-            unheard_hits: remote.unheard_hits + stats.unheard.get(),
-            cached_refusals: load(&stats.cached_refusals),
-            cached_calls: load(&stats.cached_calls),
-            prepaid_calls: load(&stats.prepaid_calls),
-            prepaid_hits: load(&stats.prepaid_hits),
-            prepaid_refunded: load(&stats.prepaid_refunded),
-            ..remote
-        }
-    }
-
     /// Updates the current outage, if a second has passed since a call last did, so that its start
     /// and its end are logged even if nobody calls [`outage`](Self::outage). Costs an atomic load
     /// otherwise.

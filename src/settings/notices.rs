@@ -132,7 +132,7 @@ fn ignored_reason(name: &str) -> Option<&'static str> {
         Some(start) => name.starts_with(start),
         None => name == *ignored,
     };
-    let row = IGNORED_VARIABLES.iter().find(|(names, _)| names.iter().any(|one| matches(&one)));
+    let row = IGNORED_VARIABLES.iter().find(|(names, _)| names.iter().any(matches));
     row.map(|(_, reason)| *reason)
 }
 

@@ -138,9 +138,6 @@ pub trait SharedStore: Store {
     /// is answered. Called only at shutdown, after the last call.
     fn wait_until_idle(&self) -> impl Future<Output = ()> + Send;
 
-    /// Returns the store's statistics.
-    fn shared_stats(&self) -> SharedStoreStats;
-
     /// Returns whether every server accepts calls: each server has been connected at least once,
     /// and no circuit breaker is open.
     fn is_available(&self) -> bool;
@@ -148,49 +145,4 @@ pub trait SharedStore: Store {
     /// Returns the most recently logged reason why a server could not be used, with advice for the
     /// operator. Returns `None` if no reason was logged.
     fn failure(&self) -> Option<String>;
-}
-
-/// Statistics of a shared store, as totals since the process started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SharedStoreStats {
-    /// Number of calls that the store did not answer within the call's time budget.
-    pub overruns: u64,
-    /// Number of hits charged for calls whose callers had left when the answer arrived. The charges
-    /// stand.
-    pub unheard_hits: u64,
-    /// Number of checks that the refusal cache refused.
-    pub cached_refusals: u64,
-    /// Number of calls answered entirely from the refusal cache.
-    pub cached_calls: u64,
-    /// Number of counter states that were clamped because their time was too far in the future
-    /// (clause 15 of the module documentation).
-    pub clamped: u64,
-    /// Number of script replies that could not be decoded.
-    pub unreadable: u64,
-    /// Number of calls, or parts of calls, that a script decided differently than Tidegate did from the
-    /// states that the script answered. Their answers follow the script.
-    pub disagreements: u64,
-    /// Number of calls on a Redis Cluster whose checks were split into groups by node or by hash
-    /// slot, with one request per group.
-    pub multi_slot_calls: u64,
-    /// Number of calls, or parts of calls, with checks in several hash slots of one cluster node,
-    /// which are decided at once.
-    pub node_calls: u64,
-    /// Number of calls, or parts of calls, that charged nothing, because the cluster node did not
-    /// hold every key, and were then repeated with one script call per hash slot.
-    pub not_here: u64,
-    /// Number of times that node scripts were turned off, because the Redis service routed them to
-    /// nodes that do not own their keys.
-    pub node_scripts_off: u64,
-    /// Number of charges that were refunded because a check in a different hash slot rejected the
-    /// call.
-    pub refunds: u64,
-    /// Number of calls decided by scripts.
-    pub script_calls: u64,
-    /// Number of calls answered entirely from prepaid hits.
-    pub prepaid_calls: u64,
-    /// Number of hits charged in advance, for later calls to spend.
-    pub prepaid_hits: u64,
-    /// Number of prepaid hits that were refunded because no call had spent them.
-    pub prepaid_refunded: u64,
 }

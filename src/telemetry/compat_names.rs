@@ -15,8 +15,8 @@ use prometheus_client::encoding::DescriptorEncoder;
 use super::counters::{ProcessTotals, Telemetry};
 use super::hit_counts::HitCounts;
 use super::metric::{
-    MetricFamily, MetricSink, MetricSource, MetricUnit, MetricValue, emit_single, histogram,
-    unsuffixed_counter as counter,
+    MetricFamily, MetricSink, MetricSource, MetricUnit, MetricValue, emit_rows, emit_table,
+    histogram, metrics, unsuffixed_counter as counter,
 };
 use super::prometheus_writer::PrometheusWriter;
 use super::rule_rows::OVERRIDES_PATH;
@@ -29,28 +29,13 @@ const fn rule_counter(name: &'static str, help: &'static str) -> MetricFamily {
 /// Name prefix of the metric families with one series per rule.
 const RULE_PREFIX: &str = "ratelimit_service_rate_limit_";
 
-/// Metric family with one series per rule, and the function that reads a series' value.
-type RuleMetric = (MetricFamily, fn(&HitCounts) -> u64);
-
-const RULE_METRICS: [RuleMetric; 5] = [
-    (rule_counter("ratelimit_service_rate_limit_total_hits", "Requested hits"), |hits| hits.total),
-    (rule_counter("ratelimit_service_rate_limit_within_limit", "Hits that passed"), |hits| {
-        hits.within
-    }),
-    (rule_counter("ratelimit_service_rate_limit_over_limit", "Hits that were rejected"), |hits| {
-        hits.over
-    }),
-    (rule_counter("ratelimit_service_rate_limit_near_limit", "Hits near the limit"), |hits| {
-        hits.near
-    }),
-    (
-        rule_counter(
-            "ratelimit_service_rate_limit_shadow_mode",
-            "Hits over a limit in shadow mode",
-        ),
-        |hits| hits.shadow,
-    ),
-];
+metrics! { RULE_METRICS: HitCounts,
+    rule_counter "ratelimit_service_rate_limit_total_hits" "Requested hits", |hits| hits.total;
+    rule_counter "ratelimit_service_rate_limit_within_limit" "Hits that passed", |hits| hits.within;
+    rule_counter "ratelimit_service_rate_limit_over_limit" "Hits that were rejected", |hits| hits.over;
+    rule_counter "ratelimit_service_rate_limit_near_limit" "Hits near the limit", |hits| hits.near;
+    rule_counter "ratelimit_service_rate_limit_shadow_mode" "Hits over a limit in shadow mode", |hits| hits.shadow;
+}
 
 const METHOD_LABELS: [(&str, &str); 1] = [("grpc_method", "ShouldRateLimit")];
 const REQUESTS: MetricFamily =
@@ -65,31 +50,10 @@ const ERRORS: MetricFamily = counter(
 )
 .with_labels(&["err_type"]);
 
-/// Metric family without labels for the whole process, and the function that reads its value.
-type ProcessMetric = (MetricFamily, fn(&ProcessTotals) -> u64);
-
-const PROCESS_METRICS: [ProcessMetric; 3] = [
-    (
-        counter(
-            "ratelimit_service_global_shadow_mode",
-            "Calls over a limit that passed because of global shadow mode",
-        ),
-        |totals| totals.shadowed,
-    ),
-    (counter("ratelimit_service_config_load_success", "Successful policy loads"), |totals| {
-        totals.loads
-    }),
-    (counter("ratelimit_service_config_load_error", "Failed policy reloads"), |totals| {
-        totals.load_errors
-    }),
-];
-
-/// Lists the families with envoyproxy/ratelimit names in scrape order, for docs/METRICS.md.
-#[cfg(test)]
-pub(crate) fn compat_families() -> Vec<MetricFamily> {
-    let rules = RULE_METRICS.iter().map(|(family, _)| *family);
-    let process = PROCESS_METRICS.iter().map(|(family, _)| *family);
-    rules.chain([REQUESTS, RESPONSE_TIME, ERRORS]).chain(process).collect()
+metrics! { PROCESS_METRICS: ProcessTotals,
+    counter "ratelimit_service_global_shadow_mode" "Calls over a limit that passed because of global shadow mode", |totals| totals.shadowed;
+    counter "ratelimit_service_config_load_success" "Successful policy loads", |totals| totals.loads;
+    counter "ratelimit_service_config_load_error" "Failed policy reloads", |totals| totals.load_errors;
 }
 
 /// Prometheus collector that encodes Tidegate's counters under the names of envoyproxy/ratelimit.
@@ -109,7 +73,7 @@ impl fmt::Debug for CompatMetrics {
 impl Collector for CompatMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut writer = PrometheusWriter(&mut encoder);
-        emit_all(&self.telemetry, &mut writer)?;
+        self.telemetry.emit_ratelimit_names(&mut writer)?;
         (self.process)(&mut writer)
     }
 }
@@ -136,36 +100,40 @@ impl Telemetry {
         lines.sort_unstable();
         lines.concat()
     }
-}
 
-fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
-    let sources = telemetry.row_sources();
-    let mut rows: BTreeMap<[String; 3], HitCounts> = BTreeMap::new();
-    for ((domain, path), counts) in sources.rows() {
-        rows.entry(statsd_labels(&row_statsd_name(domain, path))).or_default().add(&counts.hits);
-    }
-    for (family, value) in &RULE_METRICS {
-        sink.write_family(family, &mut |emit| {
-            rows.iter().try_for_each(|([domain, key1, key2], hits)| {
-                let labels = [("domain", domain.as_str()), ("key1", key1), ("key2", key2)];
-                let labels = if key2.is_empty() { &labels[..2] } else { &labels };
-                emit(labels, MetricValue::Number(value(hits)))
-            })
+    /// Writes the metrics that envoyproxy/ratelimit has, under its names.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first error of the sink.
+    pub(crate) fn emit_ratelimit_names(&self, sink: &mut dyn MetricSink) -> fmt::Result {
+        let sources = self.row_sources();
+        let mut rows: BTreeMap<[String; 3], HitCounts> = BTreeMap::new();
+        for ((domain, path), counts) in sources.rows() {
+            rows.entry(statsd_labels(&row_statsd_name(domain, path)))
+                .or_default()
+                .add(&counts.hits);
+        }
+        let hits = rows.iter().map(|([domain, key1, key2], hits)| {
+            let labels = [("domain", domain.as_str()), ("key1", key1), ("key2", key2)];
+            let count = if key2.is_empty() { 2 } else { 3 };
+            (labels[..count].to_vec(), hits)
+        });
+        emit_rows(sink, RULE_METRICS, hits)?;
+        let totals = self.sum_workers();
+        let calls = totals.outcomes.iter().sum();
+        sink.write_family(&REQUESTS, &mut |emit| emit(&METHOD_LABELS, MetricValue::Number(calls)))?;
+        let durations = || MetricValue::Histogram(totals.durations.clone());
+        sink.write_family(&RESPONSE_TIME, &mut |emit| emit(&METHOD_LABELS, durations()))?;
+        let calls_with = |outcome: RpcOutcome| totals.outcomes[outcome as usize];
+        sink.write_family(&ERRORS, &mut |emit| {
+            let store = calls_with(RpcOutcome::Unavailable);
+            let service = calls_with(RpcOutcome::Invalid) + calls_with(RpcOutcome::Late);
+            emit(&[("err_type", "redis_error")], MetricValue::Number(store))?;
+            emit(&[("err_type", "service_error")], MetricValue::Number(service))
         })?;
+        emit_table(sink, PROCESS_METRICS, &totals)
     }
-    let totals = telemetry.sum_workers();
-    let calls = totals.outcomes.iter().sum();
-    sink.write_family(&REQUESTS, &mut |emit| emit(&METHOD_LABELS, MetricValue::Number(calls)))?;
-    let durations = || MetricValue::Histogram(totals.durations.clone());
-    sink.write_family(&RESPONSE_TIME, &mut |emit| emit(&METHOD_LABELS, durations()))?;
-    let calls_with = |outcome: RpcOutcome| totals.outcomes[outcome as usize];
-    sink.write_family(&ERRORS, &mut |emit| {
-        let store = calls_with(RpcOutcome::Unavailable);
-        let service = calls_with(RpcOutcome::Invalid) + calls_with(RpcOutcome::Late);
-        emit(&[("err_type", "redis_error")], MetricValue::Number(store))?;
-        emit(&[("err_type", "service_error")], MetricValue::Number(service))
-    })?;
-    PROCESS_METRICS.iter().try_for_each(|(family, value)| emit_single(sink, family, value(&totals)))
 }
 
 /// Returns the statsd name of a row of the per-rule metrics. `path` is [`OVERRIDES_PATH`], a rule's

@@ -8,35 +8,25 @@ use std::fmt;
 use super::counters::{ProcessTotals, Telemetry};
 use super::hit_counts::HitCounts;
 use super::metric::{
-    MetricFamily, MetricSink, MetricUnit, MetricValue, counter, emit_single, gauge, histogram,
+    MetricFamily, MetricSink, MetricUnit, MetricValue, counter, emit_rows, emit_table, gauge,
+    histogram, metrics,
 };
 use super::rule_counters::{CODES, SOURCES};
 use crate::domain::{InvalidReason, RpcOutcome};
-
-/// Metric family with one series per rule, and the function that reads a series' value.
-type RuleMetric = (MetricFamily, fn(&HitCounts) -> u64);
 
 const fn rule_counter(name: &'static str, help: &'static str) -> MetricFamily {
     counter(name, help).with_labels(&["domain", "rule"])
 }
 
-const RULE_METRICS: [RuleMetric; 7] = [
-    (rule_counter("rule_hits", "Requested hits per rule"), |hits| hits.total),
-    (rule_counter("rule_within_limit_hits", "Hits that passed"), |hits| hits.within),
-    (rule_counter("rule_over_limit_hits", "Hits that were rejected"), |hits| hits.over),
-    (rule_counter("rule_near_limit_hits", "Hits above near-limit-ratio of the limit"), |hits| {
-        hits.near
-    }),
-    (rule_counter("rule_shadow_mode_hits", "Hits over a limit in shadow mode"), |hits| hits.shadow),
-    (
-        rule_counter(
-            "rule_uncharged_hits",
-            "Hits that passed this limit but were not charged, because another one rejected the call",
-        ),
-        |hits| hits.uncharged,
-    ),
-    (rule_counter("rule_refunded_hits", "Hits that clients refunded"), |hits| hits.refunded),
-];
+metrics! { RULE_METRICS: HitCounts,
+    rule_counter "rule_hits" "Requested hits per rule", |hits| hits.total;
+    rule_counter "rule_within_limit_hits" "Hits that passed", |hits| hits.within;
+    rule_counter "rule_over_limit_hits" "Hits that were rejected", |hits| hits.over;
+    rule_counter "rule_near_limit_hits" "Hits above near-limit-ratio of the limit", |hits| hits.near;
+    rule_counter "rule_shadow_mode_hits" "Hits over a limit in shadow mode", |hits| hits.shadow;
+    rule_counter "rule_uncharged_hits" "Hits that passed this limit but were not charged, because another one rejected the call", |hits| hits.uncharged;
+    rule_counter "rule_refunded_hits" "Hits that clients refunded", |hits| hits.refunded;
+}
 
 const LOST_BILLS: MetricFamily = counter(
     "lost_bills",
@@ -64,72 +54,26 @@ const DECISION_SECONDS: MetricFamily =
     histogram("decision", "Time from receiving a call to its response")
         .in_unit(MetricUnit::Seconds);
 
-/// Process-wide metric family without labels, and the function that reads its value.
-type ProcessMetric = (MetricFamily, fn(&ProcessTotals) -> u64);
+const fn gauge_seconds(name: &'static str, help: &'static str) -> MetricFamily {
+    gauge(name, help).in_unit(MetricUnit::Seconds)
+}
 
-const PROCESS_METRICS: [ProcessMetric; 8] = [
-    (counter("domain_not_found", "Calls for a domain without a policy"), |totals| {
-        totals.domain_not_found
-    }),
-    (
-        counter(
-            "global_shadow_mode",
-            "Calls over a limit that passed because of global shadow mode",
-        ),
-        |totals| totals.shadowed,
-    ),
-    (
-        counter(
-            "returns_without_holder",
-            "Releases of concurrency slots that named no holder and freed nothing",
-        ),
-        |totals| totals.releases_without_holder,
-    ),
-    (
-        counter(
-            "detailed_metric_overflows",
-            "Checks counted without the request's values, because there are too many of them",
-        ),
-        |totals| totals.detailed_overflows,
-    ),
-    (counter("config_load_success", "Successful policy loads"), |totals| totals.loads),
-    (counter("config_load_error", "Failed policy reloads"), |totals| totals.load_errors),
-    (
-        gauge("config_last_reload_successful", "1 if the last policy load succeeded, else 0"),
-        |totals| u64::from(totals.last_load_succeeded),
-    ),
-    (
-        gauge(
-            "config_last_reload_success_timestamp",
-            "Time of the last successful policy load, since the Unix epoch",
-        )
-        .in_unit(MetricUnit::Seconds),
-        |totals| totals.last_policy_load_at_us,
-    ),
-];
+metrics! { PROCESS_METRICS: ProcessTotals,
+    counter "domain_not_found" "Calls for a domain without a policy", |totals| totals.domain_not_found;
+    counter "global_shadow_mode" "Calls over a limit that passed because of global shadow mode", |totals| totals.shadowed;
+    counter "returns_without_holder" "Releases of concurrency slots that named no holder and freed nothing", |totals| totals.releases_without_holder;
+    counter "detailed_metric_overflows" "Checks counted without the request's values, because there are too many of them", |totals| totals.detailed_overflows;
+    counter "config_load_success" "Successful policy loads", |totals| totals.loads;
+    counter "config_load_error" "Failed policy reloads", |totals| totals.load_errors;
+    gauge "config_last_reload_successful" "1 if the last policy load succeeded, else 0", |totals| u64::from(totals.last_load_succeeded);
+    gauge_seconds "config_last_reload_success_timestamp" "Time of the last successful policy load, since the Unix epoch", |totals| totals.last_policy_load_at_us;
+}
 
 const POLICY_INFO: MetricFamily =
     gauge("policy_info", "1, with the fingerprint of the policy in force")
         .with_labels(&["fingerprint"]);
 const BUILD_INFO: MetricFamily =
     gauge("build_info", "1, with the running version").with_labels(&["version"]);
-
-/// Lists the families of decisions, calls and policy loads in scrape order, for docs/METRICS.md.
-#[cfg(test)]
-pub(crate) fn families() -> Vec<MetricFamily> {
-    let rules = RULE_METRICS.iter().map(|(family, _)| *family);
-    let totals = PROCESS_METRICS.iter().map(|(family, _)| *family);
-    let calls = [
-        RULE_DECISIONS,
-        LOST_BILLS,
-        LOST_BILL_HITS,
-        DECISIONS,
-        CALLS,
-        INVALID_CALLS,
-        DECISION_SECONDS,
-    ];
-    rules.chain(calls).chain(totals).chain([POLICY_INFO, BUILD_INFO]).collect()
-}
 
 impl Telemetry {
     /// Writes the metrics of decisions, calls and policy loads to a sink.
@@ -155,14 +99,10 @@ impl Telemetry {
     fn emit_rules(&self, sink: &mut dyn MetricSink) -> fmt::Result {
         let sources = self.row_sources();
         let rows = sources.rows();
-        for (family, value) in &RULE_METRICS {
-            sink.write_family(family, &mut |emit| {
-                rows.iter().try_for_each(|((domain, rule), counts)| {
-                    let labels = [("domain", *domain), ("rule", *rule)];
-                    emit(&labels, MetricValue::Number(value(&counts.hits)))
-                })
-            })?;
-        }
+        let hits = rows
+            .iter()
+            .map(|((domain, rule), counts)| ([("domain", *domain), ("rule", *rule)], &counts.hits));
+        emit_rows(sink, RULE_METRICS, hits)?;
         sink.write_family(&RULE_DECISIONS, &mut |emit| {
             for ((domain, rule), counts) in &rows {
                 for (code, by_source) in CODES.into_iter().zip(&counts.checks) {
@@ -221,7 +161,7 @@ fn emit_totals(totals: &ProcessTotals, sink: &mut dyn MetricSink) -> fmt::Result
     sink.write_family(&DECISION_SECONDS, &mut |emit| {
         emit(&[], MetricValue::Histogram(totals.durations.clone()))
     })?;
-    PROCESS_METRICS.iter().try_for_each(|(family, value)| emit_single(sink, family, value(totals)))
+    emit_table(sink, PROCESS_METRICS, totals)
 }
 
 #[cfg(test)]

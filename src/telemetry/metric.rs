@@ -73,6 +73,19 @@ impl MetricFamily {
     }
 }
 
+/// Metric of a table: a family, and the function that reads a series' value.
+pub(crate) type Metric<T, V = u64> = (MetricFamily, fn(&T) -> V);
+
+/// Defines a table of metrics. Each row has a function that creates the family, a name, a help text,
+/// and a value.
+macro_rules! metrics {
+    ($table:ident: $stats:ty $(=> $value_type:ty)?, $($kind:ident $name:literal $help:literal, $value:expr;)+) => {
+        const $table: &[$crate::telemetry::Metric<$stats $(, $value_type)?>] =
+            &[ $( ($kind($name, $help), $value) ),+ ];
+    };
+}
+pub(crate) use metrics;
+
 /// Creates a counter family without a unit or labels.
 pub const fn counter(name: &'static str, help: &'static str) -> MetricFamily {
     MetricFamily::new(name, help, MetricKind::Counter)
@@ -100,6 +113,18 @@ pub enum MetricValue {
     Number(u64),
     /// Bucket bounds, bucket counts and sum of a histogram.
     Histogram(HistogramSnapshot),
+}
+
+impl From<u64> for MetricValue {
+    fn from(number: u64) -> Self {
+        MetricValue::Number(number)
+    }
+}
+
+impl From<HistogramSnapshot> for MetricValue {
+    fn from(histogram: HistogramSnapshot) -> Self {
+        MetricValue::Histogram(histogram)
+    }
 }
 
 /// Labels of a series, as pairs of name and value. Values come from the policy or the settings.
@@ -135,4 +160,35 @@ pub type MetricSource = Box<dyn Fn(&mut dyn MetricSink) -> fmt::Result + Send + 
 /// Returns the error of the sink.
 pub fn emit_single(sink: &mut dyn MetricSink, family: &MetricFamily, value: u64) -> fmt::Result {
     sink.write_family(family, &mut |emit| emit(&[], MetricValue::Number(value)))
+}
+
+/// Writes the metrics of a table, with one series for each row: labels, and what the value is read
+/// from.
+///
+/// # Errors
+///
+/// Returns the first error of the sink.
+pub(crate) fn emit_rows<'a, T: 'a, V: Into<MetricValue>, L: AsRef<Labels<'a>>>(
+    sink: &mut dyn MetricSink,
+    table: &[Metric<T, V>],
+    rows: impl Iterator<Item = (L, &'a T)> + Clone,
+) -> fmt::Result {
+    table.iter().try_for_each(|(family, read)| {
+        sink.write_family(family, &mut |emit| {
+            rows.clone().try_for_each(|(labels, stats)| emit(labels.as_ref(), read(stats).into()))
+        })
+    })
+}
+
+/// Writes the metrics of a table, each with a single series without labels.
+///
+/// # Errors
+///
+/// Returns the first error of the sink.
+pub(crate) fn emit_table<T>(
+    sink: &mut dyn MetricSink,
+    table: &[Metric<T>],
+    stats: &T,
+) -> fmt::Result {
+    table.iter().try_for_each(|(family, read)| emit_single(sink, family, read(stats)))
 }

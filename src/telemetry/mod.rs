@@ -34,16 +34,13 @@ mod rule_rows;
 mod snapshot;
 mod top_rejected;
 
-#[cfg(test)]
-pub(crate) use compat_names::compat_families;
 pub use counters::Telemetry;
-#[cfg(test)]
-pub(crate) use families::families;
 pub use logging::{LineFormat, LogHandle, Verbosity, init_logging};
 pub use metric::{
     Labels, MetricFamily, MetricKind, MetricSink, MetricSource, MetricUnit, MetricValue,
     SeriesEmitter, counter, emit_single, gauge, histogram,
 };
+pub(crate) use metric::{Metric, emit_rows, emit_table, metrics};
 pub use prometheus::{AllMetrics, CONTENT_TYPE, CONTENT_TYPE_PLAIN, MetricsPage};
 pub use rule_counters::RuleName;
 pub use snapshot::{Latency, RejectedBills, RuleSnapshot, Snapshot};

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::store_metrics::{Metric, metrics};
 use crate::control_plane::ControlPlaneStatus;
-use crate::telemetry::{MetricFamily, MetricSource, MetricValue, counter, emit_single, gauge};
+use crate::telemetry::{
+    MetricFamily, MetricSource, MetricValue, counter, emit_table, gauge, metrics,
+};
 
 /// Maximum number of errors in a control plane's last response that each get their own time series.
 const REJECTED_SERIES_MAX: usize = 100;
@@ -33,9 +34,7 @@ const REJECTED_RESOURCES: MetricFamily = gauge(
 pub(crate) fn source(status: &Arc<ControlPlaneStatus>) -> MetricSource {
     let status = Arc::clone(status);
     Box::new(move |sink| {
-        COUNTERS
-            .iter()
-            .try_for_each(|(family, value)| emit_single(sink, family, value(&status)))?;
+        emit_table(sink, COUNTERS, &*status)?;
         let mut rejections = status.state().rejections;
         // A series may occur only once.
         rejections.sort_by(|a, b| {
@@ -53,12 +52,6 @@ pub(crate) fn source(status: &Arc<ControlPlaneStatus>) -> MetricSource {
             })
         })
     })
-}
-
-/// Lists the metric families in scrape order, for docs/METRICS.md.
-#[cfg(test)]
-pub(crate) fn families() -> Vec<MetricFamily> {
-    COUNTERS.iter().map(|(family, _)| *family).chain([REJECTED_RESOURCES]).collect()
 }
 
 #[cfg(test)]

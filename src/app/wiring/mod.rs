@@ -4,8 +4,6 @@ pub(crate) mod admin_wiring;
 pub(crate) mod certificate_reload;
 pub(crate) mod control_plane_config;
 pub(crate) mod control_plane_metrics;
-#[cfg(test)]
-mod metric_tables;
 pub(crate) mod otlp_exporters;
 mod process_metrics;
 pub(crate) mod redis_config;
@@ -13,3 +11,5 @@ pub(crate) mod redis_metrics;
 pub(crate) mod server_config;
 pub(crate) mod store_metrics;
 pub(crate) mod store_setup;
+#[cfg(test)]
+mod tests;

@@ -14,12 +14,6 @@ const VIRTUAL_MEMORY: MetricFamily =
 const GC_CPU: MetricFamily =
     gauge("go_memstats_gc_cpu_fraction", "Always 0, because there is no garbage collector");
 
-/// Lists the metric families in scrape order, for docs/METRICS.md.
-#[cfg(test)]
-pub(crate) fn families() -> Vec<MetricFamily> {
-    vec![RESIDENT_MEMORY, VIRTUAL_MEMORY, GC_CPU]
-}
-
 /// Returns a source that emits the metrics of the process.
 pub(crate) fn source() -> MetricSource {
     Box::new(|sink| {

@@ -5,14 +5,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::store_metrics::{Metric, metrics};
 use super::store_setup::ServiceDecider;
 use crate::domain::HistogramSnapshot;
 use crate::store::SharedStore as _;
 use crate::store::redis::client::info::NodeInfo;
 use crate::store::redis::client::node_stats::{BreakerState, NodeReport, NodeStats};
 use crate::telemetry::{
-    MetricFamily, MetricSink, MetricSource, MetricUnit, MetricValue, counter, gauge, histogram,
+    MetricFamily, MetricSink, MetricSource, MetricUnit, MetricValue, counter, emit_rows, gauge,
+    histogram, metrics,
 };
 
 /// Name of the label that every Redis series has. Its value is the node's address.
@@ -28,6 +28,10 @@ const fn node_gauge(name: &'static str, help: &'static str) -> MetricFamily {
 
 const fn node_histogram(name: &'static str, help: &'static str) -> MetricFamily {
     histogram(name, help).with_labels(&[NODE_LABEL])
+}
+
+const fn node_histogram_seconds(name: &'static str, help: &'static str) -> MetricFamily {
+    node_histogram(name, help).in_unit(MetricUnit::Seconds)
 }
 
 const fn node_counter_seconds(name: &'static str, help: &'static str) -> MetricFamily {
@@ -62,28 +66,11 @@ metrics! { COUNTERS: NodeStats,
     node_counter "redis_meta_differs" "Connections that found another key secret or format in Redis", |node| node.meta_mismatches.get();
 }
 
-/// Histogram metric of a Redis node, and the function that reads its value.
-type NodeHistogram = (MetricFamily, fn(&NodeStats) -> HistogramSnapshot);
-
-const HISTOGRAMS: [NodeHistogram; 3] = [
-    (
-        node_histogram(
-            "redis_wait",
-            "Time that a caller waited for a script call, including our queue",
-        )
-        .in_unit(MetricUnit::Seconds),
-        |node| node.wait_times.snapshot(),
-    ),
-    (
-        node_histogram(
-            "redis_round_trip",
-            "Time from a write to the last of its replies: network and scripts",
-        )
-        .in_unit(MetricUnit::Seconds),
-        |node| node.round_trips.snapshot(),
-    ),
-    (node_histogram("redis_write_items", "Calls per write"), |node| node.write_sizes.snapshot()),
-];
+metrics! { HISTOGRAMS: NodeStats => HistogramSnapshot,
+    node_histogram_seconds "redis_wait" "Time that a caller waited for a script call, including our queue", |node| node.wait_times.snapshot();
+    node_histogram_seconds "redis_round_trip" "Time from a write to the last of its replies: network and scripts", |node| node.round_trips.snapshot();
+    node_histogram "redis_write_items" "Calls per write", |node| node.write_sizes.snapshot();
+}
 
 const BREAKER_STATE: MetricFamily =
     gauge("redis_breaker_state", "1 for the state of the circuit breaker: closed, open")
@@ -117,20 +104,9 @@ pub(crate) fn source(decider: &Arc<ServiceDecider>) -> MetricSource {
 }
 
 fn emit_all(nodes: &[NodeReport], sink: &mut dyn MetricSink) -> fmt::Result {
-    for (family, read) in COUNTERS {
-        sink.write_family(family, &mut |emit| {
-            nodes.iter().try_for_each(|node| {
-                emit(&[(NODE_LABEL, &node.address)], MetricValue::Number(read(&node.stats)))
-            })
-        })?;
-    }
-    for (family, read) in HISTOGRAMS {
-        sink.write_family(&family, &mut |emit| {
-            nodes.iter().try_for_each(|node| {
-                emit(&[(NODE_LABEL, &node.address)], MetricValue::Histogram(read(&node.stats)))
-            })
-        })?;
-    }
+    let stats = nodes.iter().map(|node| ([(NODE_LABEL, node.address.as_str())], &*node.stats));
+    emit_rows(sink, COUNTERS, stats.clone())?;
+    emit_rows(sink, HISTOGRAMS, stats)?;
     sink.write_family(&BREAKER_STATE, &mut |emit| {
         for node in nodes {
             let Some(breaker) = node.breaker else { continue };
@@ -141,34 +117,15 @@ fn emit_all(nodes: &[NodeReport], sink: &mut dyn MetricSink) -> fmt::Result {
         }
         Ok(())
     })?;
-    let infos = || nodes.iter().filter_map(|node| Some((&node.address, node.info.as_ref()?)));
-    for (family, read) in INFO_NUMBERS {
-        sink.write_family(family, &mut |emit| {
-            infos().try_for_each(|(node, info)| {
-                emit(&[(NODE_LABEL, node)], MetricValue::Number(read(info)))
-            })
-        })?;
-    }
+    let infos = nodes.iter().filter_map(|node| {
+        node.info.as_deref().map(|info| ([(NODE_LABEL, node.address.as_str())], info))
+    });
+    emit_rows(sink, INFO_NUMBERS, infos.clone())?;
     sink.write_family(&EVICTION_POLICY, &mut |emit| {
-        infos().try_for_each(|(node, info)| {
-            let labels = [(NODE_LABEL, node.as_str()), ("policy", info.eviction_policy.as_str())];
-            emit(&labels, MetricValue::Number(1))
+        infos.clone().try_for_each(|([node], info)| {
+            emit(&[node, ("policy", info.eviction_policy.as_str())], MetricValue::Number(1))
         })
     })
-}
-
-/// Lists the metric families of a Redis node in scrape order, for docs/METRICS.md.
-#[cfg(test)]
-pub(super) fn families() -> Vec<MetricFamily> {
-    let counted = COUNTERS.iter().map(|(family, _)| *family);
-    let measured = HISTOGRAMS.iter().map(|(family, _)| *family);
-    let reported = INFO_NUMBERS.iter().map(|(family, _)| *family);
-    counted
-        .chain(measured)
-        .chain([BREAKER_STATE])
-        .chain(reported)
-        .chain([EVICTION_POLICY])
-        .collect()
 }
 
 #[cfg(test)]
@@ -210,9 +167,9 @@ mod tests {
         stats.wait_times.record(1);
         (0..2).for_each(|_| stats.round_trips.record(1));
         (0..3).for_each(|_| stats.write_sizes.record(1));
-        let counts = HISTOGRAMS.map(|(family, read)| (family.name, read(&stats).count()));
+        let counts = HISTOGRAMS.iter().map(|(family, read)| (family.name, read(&stats).count()));
         let expected = [("redis_wait", 1), ("redis_round_trip", 2), ("redis_write_items", 3)];
-        assert_eq!(counts, expected);
+        assert_eq!(counts.collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -3,7 +3,6 @@
 //! The metrics of decisions are in `telemetry::families`, and the metrics of Redis nodes in
 //! `redis_metrics`.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,19 +12,8 @@ use crate::clock::Clock;
 use crate::limiter::redis_stack::RedisStack;
 use crate::resilience::outage::FallbackReason;
 use crate::server::{BatchDecisions, ConnectionStats, RlsService, TlsCounters};
-use crate::store::{SharedStoreStats, Store as _, memory};
-use crate::telemetry::{MetricFamily, MetricSink, MetricSource, counter, emit_single, gauge};
-
-/// Metric with a single time series, and the function that reads its value.
-pub(super) type Metric<T> = (MetricFamily, fn(&T) -> u64);
-
-/// Defines a table of metrics. Each row has a kind, a name, a help text and a value.
-macro_rules! metrics {
-    ($table:ident: $stats:ty, $($kind:ident $name:literal $help:literal, $value:expr;)+) => {
-        const $table: &[Metric<$stats>] = &[ $( ($kind($name, $help), $value) ),+ ];
-    };
-}
-pub(super) use metrics;
+use crate::store::{Store as _, memory};
+use crate::telemetry::{Metric, MetricSource, counter, emit_table, gauge, metrics};
 
 fn load(atomic: &AtomicU64) -> u64 {
     atomic.load(Ordering::Relaxed)
@@ -70,30 +58,24 @@ metrics! { TLS: TlsCounters,
     counter "calls_denied" "Calls for a domain that the caller is not authorized for", |stats| load(&stats.denied);
 }
 
-/// Totals of the Redis store.
-struct RedisTotals {
-    stats: SharedStoreStats,
-    counter_losses: u64,
-}
-
-metrics! { REDIS: RedisTotals,
-    counter "redis_overruns" "Calls that Redis did not answer within the store budget", |totals| totals.stats.overruns;
-    counter "redis_unheard_hits" "Hits charged for calls whose callers had left when the answer came; the charges stand", |totals| totals.stats.unheard_hits;
-    counter "redis_cached_refusals" "Checks rejected from the refusal cache", |totals| totals.stats.cached_refusals;
-    counter "redis_spared" "Calls answered from the refusal cache alone", |totals| totals.stats.cached_calls;
-    counter "redis_clamped" "Counters from the far future, read as full", |totals| totals.stats.clamped;
-    counter "redis_unreadable" "Replies that no script can send", |totals| totals.stats.unreadable;
-    counter "redis_disagreements" "Calls that a script and Tidegate decided differently; their answers follow the script", |totals| totals.stats.disagreements;
-    counter "redis_split_calls" "Calls whose counters are on several cluster nodes, or that were sent slot by slot", |totals| totals.stats.multi_slot_calls;
-    counter "redis_node_calls" "Calls, or parts of calls, with counters in several slots of a cluster node", |totals| totals.stats.node_calls;
-    counter "redis_node_calls_not_here" "Calls, or parts of calls, that were sent again slot by slot, because a slot had moved or was moving", |totals| totals.stats.not_here;
-    counter "redis_node_scripts_off" "Times that scripts for cluster nodes were turned off for ten minutes, because the service routes them to other nodes", |totals| totals.stats.node_scripts_off;
-    counter "redis_data_losses" "Times that Redis may have lost counters: restarts and failovers", |totals| totals.counter_losses;
-    counter "redis_refunded" "Charges refunded because another node or slot rejected the call", |totals| totals.stats.refunds;
-    counter "redis_script_decisions" "Calls decided by scripts", |totals| totals.stats.script_calls;
-    counter "redis_prepaid_decisions" "Calls decided by prepaid hits alone, without Redis", |totals| totals.stats.prepaid_calls;
-    counter "redis_prepaid_hits" "Hits taken in advance", |totals| totals.stats.prepaid_hits;
-    counter "redis_prepaid_returned" "Prepaid hits returned unspent", |totals| totals.stats.prepaid_refunded;
+metrics! { REDIS: RedisStack,
+    counter "redis_overruns" "Calls that Redis did not answer within the store budget", |stack| load(&stack.remote().stats().overruns) + load(&stack.stats().overruns);
+    counter "redis_unheard_hits" "Hits charged for calls whose callers had left when the answer came; the charges stand", |stack| stack.remote().stats().unheard.get() + stack.stats().unheard.get();
+    counter "redis_cached_refusals" "Checks rejected from the refusal cache", |stack| load(&stack.stats().cached_refusals);
+    counter "redis_spared" "Calls answered from the refusal cache alone", |stack| load(&stack.stats().cached_calls);
+    counter "redis_clamped" "Counters from the far future, read as full", |stack| load(&stack.remote().stats().clamped);
+    counter "redis_unreadable" "Replies that no script can send", |stack| load(&stack.remote().stats().unreadable);
+    counter "redis_disagreements" "Calls that a script and Tidegate decided differently; their answers follow the script", |stack| load(&stack.remote().stats().disagreements);
+    counter "redis_split_calls" "Calls whose counters are on several cluster nodes, or that were sent slot by slot", |stack| load(&stack.remote().stats().multi_slot_calls);
+    counter "redis_node_calls" "Calls, or parts of calls, with counters in several slots of a cluster node", |stack| load(&stack.remote().stats().node_calls);
+    counter "redis_node_calls_not_here" "Calls, or parts of calls, that were sent again slot by slot, because a slot had moved or was moving", |stack| load(&stack.remote().stats().not_here);
+    counter "redis_node_scripts_off" "Times that scripts for cluster nodes were turned off for ten minutes, because the service routes them to other nodes", |stack| stack.remote().node_scripts_off_count();
+    counter "redis_data_losses" "Times that Redis may have lost counters: restarts and failovers", |stack| stack.remote().counter_losses();
+    counter "redis_refunded" "Charges refunded because another node or slot rejected the call", |stack| load(&stack.remote().stats().refunded);
+    counter "redis_script_decisions" "Calls decided by scripts", |stack| load(&stack.remote().stats().script_calls);
+    counter "redis_prepaid_decisions" "Calls decided by prepaid hits alone, without Redis", |stack| load(&stack.stats().prepaid_calls);
+    counter "redis_prepaid_hits" "Hits taken in advance", |stack| load(&stack.stats().prepaid_hits);
+    counter "redis_prepaid_returned" "Prepaid hits returned unspent", |stack| load(&stack.stats().prepaid_refunded);
 }
 
 // Decisions made without Redis, by the fallback store.
@@ -115,11 +97,6 @@ metrics! { DEGRADED: RedisStack,
     counter "degraded_refunds_lost" "Charges that could not be refunded", |stack| load(&stack.stats().refunds_lost);
 }
 
-/// Emits a table of metrics with their values in `stats`.
-fn emit_table<T>(sink: &mut dyn MetricSink, table: &[Metric<T>], stats: &T) -> fmt::Result {
-    table.iter().try_for_each(|(family, value)| emit_single(sink, family, value(stats)))
-}
-
 /// Returns a source that emits a table of metrics. `get_stats` returns the statistics that contain
 /// the metrics' values. If it returns `None`, the source emits nothing: for example, the table for
 /// decisions without Redis is not emitted if counters are in memory.
@@ -131,19 +108,6 @@ fn source<P: ?Sized + Send + Sync + 'static, T: 'static>(
     let component = Arc::clone(component);
     Box::new(move |sink| {
         get_stats(&component).map_or(Ok(()), |stats| emit_table(sink, table, stats))
-    })
-}
-
-/// Returns a source that emits the totals of the Redis store, or nothing if counters are in memory.
-/// Reads all of them at one time, so that the figures of a scrape fit together.
-fn redis_totals_source(decider: &Arc<ServiceDecider>) -> MetricSource {
-    let decider = Arc::clone(decider);
-    Box::new(move |sink| match decider.store().redis() {
-        Some(redis) => {
-            let (stats, counter_losses) = (redis.shared_stats(), redis.remote().counter_losses());
-            emit_table(sink, REDIS, &RedisTotals { stats, counter_losses })
-        }
-        None => Ok(()),
     })
 }
 
@@ -159,27 +123,11 @@ pub(crate) fn sources(
         source(connections, CONNECTIONS, |stats| Some(stats)),
         source(rate_limit, BATCHES, |service| Some(service.batch_decisions())),
         source(decider, MEMORY, |decider| Some(decider.store().memory().stats())),
-        redis_totals_source(decider),
+        source(decider, REDIS, |decider| decider.store().redis()),
         source(decider, DEGRADED, |decider| decider.store().redis()),
         redis_metrics::source(decider),
     ];
     of_tls.into_iter().chain(others).collect()
-}
-
-/// Lists the metric families of the stores, the listener, TLS and the Redis nodes in scrape order,
-/// for docs/METRICS.md.
-#[cfg(test)]
-pub(crate) fn families() -> Vec<MetricFamily> {
-    fn families_of<T>(table: &[Metric<T>]) -> impl Iterator<Item = MetricFamily> {
-        table.iter().map(|(family, _)| *family)
-    }
-    let own = families_of(TLS)
-        .chain(families_of(CONNECTIONS))
-        .chain(families_of(BATCHES))
-        .chain(families_of(MEMORY))
-        .chain(families_of(REDIS))
-        .chain(families_of(DEGRADED));
-    own.chain(redis_metrics::families()).collect()
 }
 
 #[cfg(test)]
@@ -187,51 +135,52 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
+    use crate::limiter::any_store::AnyStore;
+    use crate::policy::Secret;
+    use crate::settings::{Settings, Sources};
 
     fn values<T>(table: &[Metric<T>], stats: &T) -> Vec<(&'static str, u64)> {
         table.iter().map(|(family, value)| (family.name, value(stats))).collect()
     }
 
-    #[test]
-    fn each_total_of_redis_reads_its_own_counter() {
-        let stats = SharedStoreStats {
-            overruns: 1,
-            cached_refusals: 2,
-            cached_calls: 3,
-            clamped: 4,
-            unreadable: 5,
-            disagreements: 21,
-            multi_slot_calls: 6,
-            node_calls: 8,
-            not_here: 9,
-            node_scripts_off: 10,
-            refunds: 12,
-            script_calls: 13,
-            prepaid_calls: 17,
-            prepaid_hits: 18,
-            prepaid_refunded: 19,
-            unheard_hits: 20,
-        };
-        let expected = [
-            ("redis_overruns", 1),
-            ("redis_unheard_hits", 20),
-            ("redis_cached_refusals", 2),
-            ("redis_spared", 3),
-            ("redis_clamped", 4),
-            ("redis_unreadable", 5),
-            ("redis_disagreements", 21),
-            ("redis_split_calls", 6),
-            ("redis_node_calls", 8),
-            ("redis_node_calls_not_here", 9),
-            ("redis_node_scripts_off", 10),
-            ("redis_data_losses", 11),
-            ("redis_refunded", 12),
-            ("redis_script_decisions", 13),
-            ("redis_prepaid_decisions", 17),
-            ("redis_prepaid_hits", 18),
-            ("redis_prepaid_returned", 19),
+    #[tokio::test]
+    async fn each_total_of_redis_reads_its_own_counter() {
+        // Nothing connects to Redis: the test ends before its runtime runs a task.
+        let flags = [("redis-url", "127.0.0.1:1")];
+        let (settings, _) = Settings::read(&Sources::from_flags(&flags)).unwrap();
+        let store = AnyStore::open(&settings, &Secret::default(), Vec::new()).unwrap();
+        let stack = store.redis().unwrap();
+        let (own, remote) = (stack.stats(), stack.remote().stats());
+        let totals = [
+            ("redis_overruns", &own.overruns),
+            ("redis_cached_refusals", &own.cached_refusals),
+            ("redis_spared", &own.cached_calls),
+            ("redis_clamped", &remote.clamped),
+            ("redis_unreadable", &remote.unreadable),
+            ("redis_disagreements", &remote.disagreements),
+            ("redis_split_calls", &remote.multi_slot_calls),
+            ("redis_node_calls", &remote.node_calls),
+            ("redis_node_calls_not_here", &remote.not_here),
+            ("redis_refunded", &remote.refunded),
+            ("redis_script_decisions", &remote.script_calls),
+            ("redis_prepaid_decisions", &own.prepaid_calls),
+            ("redis_prepaid_hits", &own.prepaid_hits),
+            ("redis_prepaid_returned", &own.prepaid_refunded),
         ];
-        assert_eq!(values(REDIS, &RedisTotals { stats, counter_losses: 11 }), expected);
+        for (number, (_, total)) in (1..).zip(totals) {
+            total.store(number, Ordering::Relaxed);
+        }
+        let expected = (1..).zip(totals).map(|(number, (name, _))| (name, number));
+        let values = values(REDIS, stack);
+        assert_eq!(
+            values.iter().copied().filter(|(_, value)| *value > 0).collect::<Vec<_>>(),
+            expected.collect::<Vec<_>>()
+        );
+        remote.overruns.store(10, Ordering::Relaxed);
+        own.unheard.add(20);
+        remote.unheard.add(30);
+        let sums = [("redis_overruns", 11), ("redis_unheard_hits", 50)];
+        assert_eq!(self::values(REDIS, stack)[..2], sums);
     }
 
     #[test]

@@ -30,7 +30,7 @@ use crate::domain::{
 };
 use crate::store::delivery::{UnheardHits, unanswered};
 use crate::store::owned_tasks::OwnedTasks;
-use crate::store::{SharedStore, SharedStoreStats, Store};
+use crate::store::{SharedStore, Store};
 
 /// Clock from which the scripts read the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,35 +108,6 @@ impl SharedStore for RedisStore<RedisClient> {
         self.transport().wait_until_idle().await;
     }
 
-    fn shared_stats(&self) -> SharedStoreStats {
-        let RedisStats {
-            clamped,
-            unreadable,
-            disagreements,
-            multi_slot_calls,
-            node_calls,
-            not_here,
-            refunded,
-            script_calls,
-            overruns,
-            unheard,
-        } = self.stats();
-        SharedStoreStats {
-            overruns: overruns.load(Ordering::Relaxed),
-            unheard_hits: unheard.get(),
-            clamped: clamped.load(Ordering::Relaxed),
-            unreadable: unreadable.load(Ordering::Relaxed),
-            disagreements: disagreements.load(Ordering::Relaxed),
-            multi_slot_calls: multi_slot_calls.load(Ordering::Relaxed),
-            node_calls: node_calls.load(Ordering::Relaxed),
-            not_here: not_here.load(Ordering::Relaxed),
-            node_scripts_off: self.shared.node_scripts.times_off(),
-            refunds: refunded.load(Ordering::Relaxed),
-            script_calls: script_calls.load(Ordering::Relaxed),
-            ..SharedStoreStats::default()
-        }
-    }
-
     fn is_available(&self) -> bool {
         let open = |node: &NodeReport| node.breaker == Some(BreakerState::Open);
         self.transport().was_connected() && !self.transport().report().iter().any(open)
@@ -182,6 +153,12 @@ impl<T: Transport> RedisStore<T> {
     /// Returns the transport over which script calls are sent.
     pub fn transport(&self) -> &T {
         &self.shared.transport
+    }
+
+    /// Returns the number of times that node scripts were turned off, because the service routed
+    /// them to nodes that do not own their keys.
+    pub fn node_scripts_off_count(&self) -> u64 {
+        self.shared.node_scripts.times_off()
     }
 
     /// Returns the live statistics, which change as calls are decided.

@@ -179,9 +179,8 @@ impl ExportStats {
 }
 
 /// Metric family that counts OTLP exports by signal and result.
-pub(crate) const EXPORTS: MetricFamily =
-    counter("otlp_exports", "OTLP exports per signal and result")
-        .with_labels(&["signal", "result"]);
+const EXPORTS: MetricFamily = counter("otlp_exports", "OTLP exports per signal and result")
+    .with_labels(&["signal", "result"]);
 
 /// Returns a metric source that reports the numbers of OTLP exports of these signals.
 pub fn export_metrics(signals: Vec<std::sync::Arc<ExportStats>>) -> MetricSource {

@@ -1,8 +1,8 @@
 //! `docs/METRICS.md` describes what a scrape shows: every metric, with its kind, its meaning and its labels.
 //!
-//! Not here: that the table is generated from the metric families (`src/app/wiring/metric_tables.rs`).
+//! Not here: that the table is generated from the metric families (`src/app/wiring/tests.rs`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -70,4 +70,32 @@ fn every_metric_of_a_scrape_is_on_the_page_as_it_is() {
         }
     }
     assert!(found > 80, "{found}");
+}
+
+/// Names in a text that begin with `tidegate_`, without the suffixes of the series of a histogram.
+fn metric_names(text: &str) -> BTreeSet<&str> {
+    let of = |rest: &'_ str| rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let starts = text.match_indices("tidegate_").map(|(start, _)| &text[start..]);
+    let names = starts.map(|rest| &rest[..of(rest).unwrap_or(rest.len())]);
+    let parts = ["_bucket", "_sum", "_count"];
+    names
+        .map(|name| parts.iter().find_map(|part| name.strip_suffix(part)).unwrap_or(name))
+        .collect()
+}
+
+#[test]
+fn the_dashboard_and_the_alerts_of_the_chart_use_stable_metrics_only() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
+    let page = read("docs/METRICS.md");
+    let (stable, _) = page.split_once("### Internal metrics").unwrap();
+    let stable = metric_names(stable);
+    let mut used = 0;
+    for file in ["dashboards/tidegate.json", "templates/prometheusrule.yaml"] {
+        for name in metric_names(&read(&format!("charts/tidegate/{file}"))) {
+            assert!(stable.contains(name), "{file}: {name} is not stable");
+            used += 1;
+        }
+    }
+    assert!(used > 40, "{used}");
 }

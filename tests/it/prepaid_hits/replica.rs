@@ -1,13 +1,13 @@
 //! A replica: prepaid hits and the refusal cache over connections to a real server.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tidegate::clock::Clock;
 use tidegate::domain::{Accounting, Answers, Call, Check, Limit, Outcome, Verdict};
 use tidegate::resilience::deadline::BUDGET_DEFAULT;
-use tidegate::resilience::stack::{Stack, StackConfig};
-use tidegate::store::SharedStoreStats;
+use tidegate::resilience::stack::{Stack, StackConfig, StackStats};
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{RedisConfig, TopologyConfig};
@@ -23,6 +23,16 @@ pub const LOTS_ARE_OVER: Duration = Duration::from_millis(300);
 
 /// The counter that is hot in every test.
 pub const HOT: u64 = 1;
+
+/// What became of prepaid hits (calls of one hit, hits taken, and hits returned), and the calls that
+/// scripts decided.
+#[derive(Clone, Copy, Debug)]
+pub struct PrepaidStats {
+    pub prepaid_calls: u64,
+    pub prepaid_hits: u64,
+    pub prepaid_refunded: u64,
+    pub script_calls: u64,
+}
 
 #[derive(Clone)]
 pub struct Replica(pub Arc<Stack<RedisStore<RedisClient>, MemoryStore>>);
@@ -68,8 +78,12 @@ impl Replica {
         *answers.each[0].outcome().expect("decided")
     }
 
-    pub fn stats(&self) -> SharedStoreStats {
-        self.0.shared_stats()
+    pub fn stats(&self) -> PrepaidStats {
+        let StackStats { prepaid_calls, prepaid_hits, prepaid_refunded, .. } = self.0.stats();
+        let [prepaid_calls, prepaid_hits, prepaid_refunded] =
+            [prepaid_calls, prepaid_hits, prepaid_refunded].map(|total| total.load(Relaxed));
+        let script_calls = self.0.remote().stats().script_calls.load(Relaxed);
+        PrepaidStats { prepaid_calls, prepaid_hits, prepaid_refunded, script_calls }
     }
 
     /// Prepaid hits that are neither spent, by calls of one hit, nor returned.

@@ -12,7 +12,7 @@ use tidegate::domain::{
 };
 use tidegate::resilience::stack::{Stack, StackConfig};
 use tidegate::store::memory::MemoryStore;
-use tidegate::store::{LocalStore as _, SharedStore, SharedStoreStats, Store};
+use tidegate::store::{LocalStore as _, SharedStore, Store};
 
 use super::fallback::{call, take};
 use crate::support::limits::{
@@ -99,10 +99,6 @@ impl SharedStore for Remote {
     async fn wait_until_connected(&self) {}
 
     async fn wait_until_idle(&self) {}
-
-    fn shared_stats(&self) -> SharedStoreStats {
-        SharedStoreStats::default()
-    }
 
     fn is_available(&self) -> bool {
         true
