@@ -10,6 +10,7 @@ use tidegate::domain::{
 use tidegate::store::redis::client::transport::ScriptCall;
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::arguments::{CallScope, Encoder};
+use tidegate::store::redis::script::call;
 use tidegate::store::redis::script::library::PRODUCTION;
 
 use super::redis_server::RedisServer;
@@ -114,7 +115,7 @@ const NOW: Micros = Micros::ZERO;
 /// Encodes a call by itself.
 pub fn encode_call(encoder: &Encoder, checks: &[Check<'_>], now: Micros) -> ScriptCall {
     let call = Call { checks, accounting: Accounting::AllOrNothing, now, deadline: None };
-    encoder.encode(&call, CallScope::default(), None)
+    call::encode(&encoder, &call, CallScope::default(), None)
 }
 
 fn ours(name: &'static str, limit: &Arc<Limit>, checks: usize) -> Side {

@@ -8,6 +8,7 @@ use tidegate::domain::{Accounting, Check, Limit, Role, Verdict};
 use tidegate::store::redis::client::config::Address;
 use tidegate::store::redis::client::error_reply::ErrorReply;
 use tidegate::store::redis::client::slot_table::{parse_shards, parse_slots};
+use tidegate::store::redis::script::call;
 use tidegate::store::redis::script::reply::{ReplyError, ScriptReply};
 
 use crate::fuzzer::{Target, feed};
@@ -184,7 +185,7 @@ fn any_reply_is_read_or_a_fault() {
         let checks = &asked[usize::from(*first) % asked.len()];
         let mut sorts = Vec::new();
         for accounting in [Accounting::AllOrNothing, Accounting::Independent] {
-            match ScriptReply::decode(&value, checks, accounting) {
+            match call::decode(&value, checks, accounting, false) {
                 Ok(decoded) => {
                     fits(&decoded, checks);
                     sorts.push(10 + (checks.len().min(20) as u64));

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tidegate::domain::{Accounting, Call, Check, Limit, Micros, Unit};
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::arguments::{CallScope, Encoder};
+use tidegate::store::redis::script::call;
 use tidegate::store::redis::script::library::PRODUCTION;
-use tidegate::store::redis::script::reply::ScriptReply;
 
 use crate::fuzzer::{Target, feed};
 use crate::mutation::{Decisions, Random};
@@ -93,9 +93,9 @@ fn made(random: &mut Random) -> Vec<u8> {
 async fn answered(plain: &Plain, encoder: &Encoder, checks: &[Check<'_>], now: Micros) -> u64 {
     let accounting = Accounting::Independent;
     let call = Call { checks, accounting, now, deadline: None };
-    let item = encoder.encode(&call, CallScope::default(), Some(now));
+    let item = call::encode(&encoder, &call, CallScope::default(), Some(now));
     let reply = plain.run(&item).await.unwrap_or_else(|e| panic!("{checks:?}: {e}"));
-    let decoded = ScriptReply::decode(&reply, checks, accounting);
+    let decoded = call::decode(&reply, checks, accounting, false);
     let decoded = decoded.unwrap_or_else(|e| panic!("{checks:?}: {e:?}: {reply:?}"));
     for (outcome, check) in decoded.outcomes.iter().zip(checks) {
         assert!(outcome.available <= check.limit.capacity(), "{check:?}: {outcome:?}");

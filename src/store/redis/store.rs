@@ -21,6 +21,7 @@ use super::keys::{self, Prefix};
 use super::multi_part::Parts;
 use super::multi_slot::{self, SlotGroup, SlotGroups};
 use super::node_scripts::{self, NodeScriptSwitch};
+use super::script;
 use super::script::arguments::{CallScope, Encoder};
 use super::script::library::{PRODUCTION, STRICT};
 use super::script::reply::{ReplyError, ScriptReply, is_not_here};
@@ -238,7 +239,7 @@ impl<T: Transport> Shared<T> {
         {
             return NodeRequest::Shared(Box::new(shared));
         }
-        self.encoder.encode(call, scope, now).into()
+        script::call::encode(&self.encoder, call, scope, now).into()
     }
 
     /// Returns the answers to a call whose deadline has passed, and counts it.
@@ -332,15 +333,16 @@ impl<T: Transport> Shared<T> {
     ) -> Result<ScriptReply, ExecutionStatus> {
         let decoded = match reply.map_err(|error| error.executed)? {
             CallReply::Decided(decoded) => Ok(decoded),
-            CallReply::Script(value) if is_part => ScriptReply::decode_part(&value, checks),
-            CallReply::Script(value) => ScriptReply::decode(&value, checks, accounting),
+            CallReply::Script(value) => script::call::decode(&value, checks, accounting, is_part),
             CallReply::NotHere => return Err(ExecutionStatus::NotExecuted),
         };
         match decoded {
             Ok(decoded) => {
                 self.stats.clamped.fetch_add(decoded.clamped, Ordering::Relaxed);
-                if decoded.disagrees {
-                    self.stats.disagreements.fetch_add(1, Ordering::Relaxed);
+                // The first one only: all have the same cause, and are counted.
+                if decoded.disagrees
+                    && self.stats.disagreements.fetch_add(1, Ordering::Relaxed) == 0
+                {
                     tracing::error!("the scripts and Tidegate decided differently");
                 }
                 Ok(decoded)

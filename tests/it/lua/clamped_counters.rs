@@ -2,8 +2,8 @@
 //! above its limit is not clamped.
 
 use tidegate::domain::{Accounting, Algorithm, ChargeRecord, Hits, Micros, Op, Receipt, Unit};
+use tidegate::store::redis::script::call;
 use tidegate::store::redis::script::library::STRICT;
-use tidegate::store::redis::script::reply::ScriptReply;
 
 use crate::support::limits::*;
 use crate::support::script_bench::Bench;
@@ -39,7 +39,7 @@ async fn every_script_reports_one_clamp_of_one_counter() {
                 };
                 let call = encode_call(&bench.encoder, &checks, accounting, Some(START), START);
                 let reply = bench.plain.run(&call).await.unwrap();
-                let decoded = ScriptReply::decode(&reply, &checks, accounting).unwrap();
+                let decoded = call::decode(&reply, &checks, accounting, false).unwrap();
                 // A refund subtracts from a bucket's debt as it is stored.
                 let is_left_as_it_is = matches!(op, Op::Refund { .. })
                     && matches!(limit.algorithm, Algorithm::Bucket(_));
@@ -47,7 +47,7 @@ async fn every_script_reports_one_clamp_of_one_counter() {
                 // The clamped state was stored, whatever the verdict.
                 let call = encode_call(&bench.encoder, &[asked], accounting, Some(START), START);
                 let reply = bench.plain.run(&call).await.unwrap();
-                let decoded = ScriptReply::decode(&reply, &[asked], accounting).unwrap();
+                let decoded = call::decode(&reply, &[asked], accounting, false).unwrap();
                 assert_eq!(decoded.clamped, 0, "{checks:?}");
             }
         }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tidegate::domain::{
     Accounting, Check, Hits, Holder, Limit, Micros, Op, Outcome, Receipt, Unit,
 };
+use tidegate::store::redis::script::call;
 use tidegate::store::redis::script::library::{PRODUCTION, STRICT};
-use tidegate::store::redis::script::reply::ScriptReply;
 
 use super::window_and_buckets;
 use crate::support::limits::*;
@@ -35,7 +35,7 @@ async fn decide_and_compare(bench: &Bench, checks: &[Check<'_>]) -> Outcome {
     let call = encode_call(&bench.encoder, checks, Accounting::AllOrNothing, None, before);
     let reply = bench.plain.run(&call).await.unwrap();
     let after = time(bench).await;
-    let decoded = ScriptReply::decode(&reply, checks, Accounting::AllOrNothing).unwrap();
+    let decoded = call::decode(&reply, checks, Accounting::AllOrNothing, false).unwrap();
     let outcome = decoded.outcomes[0];
     let ends = ends_at_ms(bench, &bench.text(&checks[0])).await;
     let bound = |now: Micros| i64::try_from((now.0 + outcome.reset_after.0) / 1_000).unwrap();

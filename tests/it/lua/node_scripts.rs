@@ -15,8 +15,9 @@ use tidegate::store::redis::client::transport::{
 };
 use tidegate::store::redis::keys::{Prefix, counter_slot};
 use tidegate::store::redis::script::arguments::{CallScope, Encoder};
+use tidegate::store::redis::script::call;
 use tidegate::store::redis::script::library::PRODUCTION;
-use tidegate::store::redis::script::reply::{ScriptReply, is_not_here};
+use tidegate::store::redis::script::reply::is_not_here;
 use tidegate::store::redis::store::TimeSource;
 
 use crate::support::limits::*;
@@ -55,7 +56,7 @@ impl Pair {
         let accounting = Accounting::AllOrNothing;
         let call = Call { checks, accounting, now: now(), deadline: None };
         let scope = CallScope { spans_slots: true, is_part: false };
-        let call = self.encoder.encode(&call, scope, None);
+        let call = call::encode(&self.encoder, &call, scope, None);
         self.plain.run(&call).await.unwrap()
     }
 
@@ -65,7 +66,7 @@ impl Pair {
         if is_not_here(&reply) {
             return None;
         }
-        let reply = ScriptReply::decode(&reply, checks, Accounting::AllOrNothing).unwrap();
+        let reply = call::decode(&reply, checks, Accounting::AllOrNothing, false).unwrap();
         Some(reply.outcomes.iter().map(|outcome| outcome.verdict).collect())
     }
 

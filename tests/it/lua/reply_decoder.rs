@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 use redis::Value;
 use tidegate::domain::{Accounting, Check};
-use tidegate::store::redis::script::reply::{ReplyError, ScriptReply};
+use tidegate::store::redis::script::call;
+use tidegate::store::redis::script::reply::ReplyError;
 
 use super::window_and_buckets;
 use crate::support::limits::*;
@@ -33,7 +34,7 @@ proptest! {
         let ints = Value::Array(numbers.into_iter().map(Value::Int).collect());
         for count in 0..=checks.len() {
             for reply in [&value, &ints] {
-                if let Ok(decoded) = ScriptReply::decode(reply, &checks[..count], Accounting::AllOrNothing) {
+                if let Ok(decoded) = call::decode(reply, &checks[..count], Accounting::AllOrNothing, false) {
                     prop_assert_eq!(decoded.outcomes.len(), count);
                 }
             }
@@ -47,7 +48,7 @@ fn what_is_no_reply_is_an_error() {
     let one = [take(key(1), &limit, 1)];
     let array = |checks: &[Check<'_>], numbers: &[i64]| {
         let numbers = numbers.iter().map(|n| Value::Int(*n)).collect();
-        ScriptReply::decode(&Value::Array(numbers), checks, Accounting::AllOrNothing)
+        call::decode(&Value::Array(numbers), checks, Accounting::AllOrNothing, false)
     };
     // Time, clamped, then six numbers of each check.
     let same = [one[0], one[0]];
@@ -62,7 +63,7 @@ fn what_is_no_reply_is_an_error() {
         (&same, Value::BulkString(b"9 1".to_vec())),
         (&one, Value::Int(9)),
     ] {
-        let decoded = ScriptReply::decode(&reply, checks, Accounting::AllOrNothing);
+        let decoded = call::decode(&reply, checks, Accounting::AllOrNothing, false);
         assert_eq!(decoded, Err(ReplyError::Shape));
     }
 }
@@ -72,7 +73,7 @@ fn more_than_the_limit_holds_or_the_caller_asked_for_is_no_reply() {
     let (limit, classes) = (sliding_log(5, MINUTE), hybrid(200, 40, SECOND, &[20, 20, 20], 1));
     let said = |check: Check<'_>, six: [i64; 6]| {
         let numbers = [9, 0].into_iter().chain(six).map(Value::Int).collect();
-        ScriptReply::decode(&Value::Array(numbers), &[check], Accounting::AllOrNothing)
+        call::decode(&Value::Array(numbers), &[check], Accounting::AllOrNothing, false)
             .map(|decoded| decoded.outcomes[0].charged.0)
     };
     // Available, wait, reset, charged, since, entry.

@@ -7,6 +7,7 @@ use tidegate::domain::{
 use tidegate::store::redis::client::transport::ScriptCall;
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::arguments::{CallScope, Encoder};
+use tidegate::store::redis::script::call;
 use tidegate::store::redis::script::library::{LUA_FILES, PRODUCTION, STRICT};
 use tidegate::store::redis::script::msgpack::Packed;
 
@@ -232,7 +233,7 @@ fn a_call_in_several_slots_of_a_node_has_its_keys_after_the_same_arguments() {
         let expected = words(&encode_call(&encoder(), checks, accounting, None, START));
         let call = Call { checks, accounting, now: START, deadline: None };
         let scope = CallScope { spans_slots: true, is_part: false };
-        let call = encoder().encode(&call, scope, None);
+        let call = call::encode(&encoder(), &call, scope, None);
         assert_eq!(call.script.name, name);
         let sent = words(&call);
         assert_eq!(sent[..expected.len()], expected);
@@ -243,7 +244,7 @@ fn a_call_in_several_slots_of_a_node_has_its_keys_after_the_same_arguments() {
     }
     let call = Call { checks: &twice, accounting, now: START, deadline: None };
     let scope = CallScope { spans_slots: true, is_part: true };
-    assert_eq!(words(&encoder().encode(&call, scope, None))[1], b"part");
+    assert_eq!(words(&call::encode(&encoder(), &call, scope, None))[1], b"part");
 }
 
 #[test]

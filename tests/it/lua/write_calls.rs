@@ -14,9 +14,10 @@ use tidegate::domain::{
 };
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::arguments::{CallScope, Encoder};
+use tidegate::store::redis::script::call;
 use tidegate::store::redis::script::library::STRICT;
 use tidegate::store::redis::script::replay::{CallResult, Replay, WriteResults};
-use tidegate::store::redis::script::reply::{ReplyError, ScriptReply};
+use tidegate::store::redis::script::reply::ReplyError;
 use tidegate::store::redis::script::write_calls::{WriteCalls, is_shareable};
 
 use crate::support::environment::number;
@@ -273,7 +274,7 @@ fn send(
         let scope = CallScope { is_part: drawn.is_part(), spans_slots: way.encoder.is_cluster() };
         pipeline.add_command(match (way.calls_max, one.calls.len()) {
             (0, _) => way.encoder.encode_apply(&call, scope, Some(now)).command,
-            (_, 1) => way.encoder.encode(&call, scope, Some(now)).command,
+            (_, 1) => call::encode(&way.encoder, &call, scope, Some(now)).command,
             _ => one.calls.encode(&way.encoder, scope.spans_slots).command,
         });
     }
@@ -285,9 +286,9 @@ impl Sent {
         let calls = &calls[self.start..self.start + self.calls.len()];
         if let [drawn] = calls {
             let reply = if drawn.is_part() {
-                ScriptReply::decode_part(reply, &drawn.checks())
+                call::decode(reply, &drawn.checks(), Accounting::AllOrNothing, true)
             } else {
-                ScriptReply::decode(reply, &drawn.checks(), drawn.accounting)
+                call::decode(reply, &drawn.checks(), drawn.accounting, false)
             };
             let result = match reply {
                 Ok(reply) => CallResult::Decided(reply),

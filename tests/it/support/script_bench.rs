@@ -5,9 +5,9 @@ use tidegate::domain::{Accounting, Call, Check, Micros, Outcome};
 use tidegate::store::redis::client::transport::ScriptCall;
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::arguments::{CallScope, Encoder};
+use tidegate::store::redis::script::call;
 use tidegate::store::redis::script::library::Scripts;
 use tidegate::store::redis::script::replay::{CallResult, Replay};
-use tidegate::store::redis::script::reply::ScriptReply;
 use tidegate::store::redis::script::write_calls::WriteCalls;
 
 use super::limits::START;
@@ -23,7 +23,7 @@ pub fn encode_call(
     local_now: Micros,
 ) -> ScriptCall {
     let call = Call { checks, accounting, now: local_now, deadline: None };
-    encoder.encode(&call, CallScope::default(), now)
+    call::encode(&encoder, &call, CallScope::default(), now)
 }
 
 /// A Redis server of its own, and calls to it.
@@ -57,7 +57,7 @@ impl Bench {
     ) -> Vec<Outcome> {
         let item = encode_call(&self.encoder, checks, accounting, now, now.unwrap_or(START));
         let reply = self.plain.run(&item).await.unwrap_or_else(|e| panic!("{checks:?}: {e}"));
-        ScriptReply::decode(&reply, checks, accounting)
+        call::decode(&reply, checks, accounting, false)
             .unwrap_or_else(|e| panic!("{checks:?}: {e:?}: {reply:?}"))
             .outcomes
     }

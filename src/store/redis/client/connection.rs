@@ -397,14 +397,14 @@ impl Connection {
             at += in_flight.preceding_replies + 1;
             let reply = replies.by_ref().nth(in_flight.preceding_replies).unwrap_or_default();
             let Value::ServerError(error) = reply else {
-                in_flight.complete(CommandReply::Value(reply));
+                in_flight.command.complete(CommandReply::Value(reply));
                 continue;
             };
             let reply = ErrorReply::classify(&error, self.dialer.address());
             demoted |= is_read_only(&error);
             errors += u64::from(reply.means_unavailable_node());
-            let command = || pipeline.cmd_iter().nth(at - 1).cloned();
-            if let Some(command) = self.handle_error(reply, in_flight, command) {
+            let written = pipeline.cmd_iter().nth(at - 1).cloned().unwrap_or_default();
+            if let Some(command) = self.handle_error(reply, in_flight.unwritten(written)) {
                 self.load.add(1);
                 outstanding.pending.push_back(command);
             }
@@ -426,29 +426,22 @@ impl Connection {
     fn handle_error(
         &self,
         reply: ErrorReply,
-        in_flight: InFlight,
-        command: impl FnOnce() -> Option<redis::Cmd>,
+        mut command: PendingCommand,
     ) -> Option<PendingCommand> {
         let stats = &self.stats;
         let error = match reply {
             ErrorReply::NoScript => {
                 stats.noscript.add(1);
-                if in_flight.noscript_count < SCRIPT_RELOADS_MAX
-                    && let Some(command) = command()
-                {
-                    return Some(in_flight.reload(command));
+                if command.noscript_count < SCRIPT_RELOADS_MAX {
+                    command.noscript_count += 1;
+                    return Some(command);
                 }
                 SendError::not_executed(SendErrorKind::Script)
             }
             ErrorReply::Redirect(redirect) => {
                 stats.record_redirect(&redirect);
-                match command() {
-                    Some(command) => {
-                        in_flight.redirect(redirect, command);
-                        return None;
-                    }
-                    None => SendError::not_executed(SendErrorKind::Reconfiguring),
-                }
+                command.redirect(redirect);
+                return None;
             }
             ErrorReply::Failed(error) => {
                 stats.errors.add(1);
@@ -458,7 +451,7 @@ impl Connection {
         if error.kind.suggests_topology_change() {
             self.refresh_needed.notify_one();
         }
-        in_flight.complete(CommandReply::Failed(error));
+        command.complete(CommandReply::Failed(error));
         None
     }
 

@@ -5,7 +5,6 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
 
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
@@ -62,14 +61,8 @@ pub(crate) struct PendingCommand {
 pub(crate) struct InFlight {
     /// Number of replies (to SCRIPT LOAD and ASKING) that precede the command's own reply.
     pub(crate) preceding_replies: usize,
-    pub(crate) noscript_count: u8,
-    script: &'static Script,
-    slot: Option<u16>,
-    call_deadline: Option<Instant>,
-    queued_at: Micros,
-    deadline: Micros,
-    asking: bool,
-    reply: Option<ReplySender>,
+    /// The command, whose script call has no arguments: the pipeline has them.
+    pub(crate) command: PendingCommand,
 }
 
 impl PendingCommand {
@@ -147,63 +140,34 @@ impl PendingCommand {
     /// # Errors
     ///
     /// Returns a call that shares a script call whole, because it may have to be written again.
-    pub(crate) fn split(self, preceding_replies: usize) -> Result<(Cmd, InFlight), PendingCommand> {
-        let NodeRequest::Script(call) = self.call else { return Err(self) };
-        let PendingCommand { asking, noscript_count, queued_at, deadline, reply, .. } = self;
-        let ScriptCall { script, command, slot, deadline: call_deadline } = *call;
-        let in_flight = InFlight {
-            preceding_replies,
-            noscript_count,
-            script,
-            slot,
-            call_deadline,
-            queued_at,
-            deadline,
-            asking,
-            reply,
-        };
-        Ok((command, in_flight))
+    pub(crate) fn split(
+        mut self,
+        preceding_replies: usize,
+    ) -> Result<(Cmd, InFlight), PendingCommand> {
+        let NodeRequest::Script(call) = &mut self.call else { return Err(self) };
+        let written = std::mem::take(&mut call.command);
+        Ok((written, InFlight { preceding_replies, command: self }))
     }
 }
 
 impl InFlight {
-    /// Sends the reply to the caller, if the caller is still waiting.
-    pub(crate) fn complete(self, outcome: CommandReply) {
-        if let Some(reply) = self.reply {
-            reply.send(outcome);
+    /// Returns the command as it was before it was written. `written` are its arguments.
+    pub(crate) fn unwritten(self, written: Cmd) -> PendingCommand {
+        let mut command = self.command;
+        if let NodeRequest::Script(call) = &mut command.call {
+            call.command = written;
         }
+        command
     }
+}
 
-    /// Converts a call that got NOSCRIPT back into a pending command, to be sent again after SCRIPT
-    /// LOAD.
-    pub(crate) fn reload(self, command: Cmd) -> PendingCommand {
-        let InFlight {
-            preceding_replies: _,
-            noscript_count,
-            script,
-            slot,
-            call_deadline,
-            queued_at,
-            deadline,
-            asking,
-            reply,
-        } = self;
-        let call = ScriptCall { script, command, slot, deadline: call_deadline };
-        PendingCommand {
-            call: call.into(),
-            asking,
-            noscript_count: noscript_count + 1,
-            queued_at,
-            deadline,
-            reply,
-        }
-    }
-
+impl PendingCommand {
     /// Passes the redirect and the script call to the caller, which follows the redirect.
-    pub(crate) fn redirect(self, redirect: Redirect, command: Cmd) {
-        let InFlight { script, slot, call_deadline: deadline, .. } = self;
-        let call = ScriptCall { script, command, slot, deadline };
-        self.complete(CommandReply::Redirect(redirect, Box::new(call)));
+    pub(crate) fn redirect(self, redirect: Redirect) {
+        let PendingCommand { call, reply, .. } = self;
+        if let (NodeRequest::Script(call), Some(reply)) = (call, reply) {
+            reply.send(CommandReply::Redirect(redirect, call));
+        }
     }
 }
 

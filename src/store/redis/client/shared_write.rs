@@ -17,6 +17,7 @@ use super::pending_command::{CommandReply, PendingCommand};
 use super::transport::{ScriptCall, SendError, SendErrorKind};
 use crate::domain::{Call, Check, ExecutionStatus, Micros, OwnedCall};
 use crate::store::redis::script::arguments::{CallScope, Encoder};
+use crate::store::redis::script::call::encode;
 use crate::store::redis::script::replay::{CallResult, Replay, WriteResults};
 use crate::store::redis::script::reply::ReplyError;
 use crate::store::redis::script::write_calls::{WriteCalls, is_shareable};
@@ -69,7 +70,7 @@ impl SharedCall {
 
     /// Encodes the script call of this call alone.
     pub(super) fn encode_alone(&self) -> ScriptCall {
-        self.with_call(|call| self.encoder.encode(call, self.scope, self.now))
+        self.with_call(|call| encode(&self.encoder, call, self.scope, self.now))
     }
 }
 

@@ -11,7 +11,6 @@ use smallvec::SmallVec;
 
 use super::library::{Script, Scripts};
 use super::msgpack::Packed;
-use super::write_calls::{WriteCalls, is_shareable};
 use crate::algorithm::bucket::BucketCredits;
 use crate::algorithm::hybrid::HybridCredits;
 use crate::domain::{
@@ -83,28 +82,12 @@ impl Encoder {
         first.map(|check| keys::counter_slot(&check.key))
     }
 
-    /// Encodes the script call that decides a call, or the part of a call that `scope` describes,
-    /// with its deadline. Without [`CallScope::spans_slots`], all keys must be in one hash slot of a
-    /// cluster; with it, the node replies [`NOT_HERE`](super::reply::NOT_HERE) if it does not hold all
-    /// of them.
-    ///
-    /// `now` is `None` in production, where the scripts read the server's clock. The time of the call
-    /// selects the calendar windows to send.
-    pub fn encode(&self, call: &Call<'_>, scope: CallScope, now: Option<Micros>) -> ScriptCall {
-        if !is_shareable(call.checks) {
-            return self.encode_apply(call, scope, now);
-        }
-        let mut write = WriteCalls::default();
-        write.add(self, call, now);
-        let (slot, deadline) = (self.slot_of(call.checks), call.deadline);
-        ScriptCall { slot, deadline, ..write.encode(self, scope.spans_slots) }
-    }
-
-    /// Encodes the call of `apply.lua`, which can decide any call, likewise.
+    /// Encodes the call of `apply.lua`, which can decide any call, as [`encode`](super::call::encode)
+    /// does.
     pub fn encode_apply(
         &self,
         call: &Call<'_>,
-        scope: CallScope,
+        CallScope { is_part, spans_slots }: CallScope,
         now: Option<Micros>,
     ) -> ScriptCall {
         let Call { checks, accounting, now: local_now, deadline } = *call;
@@ -116,15 +99,15 @@ impl Encoder {
             }
         };
         // Redis checks that all KEYS are in one slot, so keys in several slots are arguments.
-        let keys = if scope.spans_slots { 0 } else { checks.len() };
+        let keys = if spans_slots { 0 } else { checks.len() };
         let mut command = build_evalsha(&self.scripts.apply, keys, checks.len());
-        if !scope.spans_slots {
+        if !spans_slots {
             add_keys(&mut command);
         }
         add_time(&mut command, now);
-        command.arg(accounting_name(accounting, scope.is_part));
+        command.arg(accounting_name(accounting, is_part));
         add_lists(&mut command, order.clone().map(|check| pack_check(check, local_now)));
-        if scope.spans_slots {
+        if spans_slots {
             add_keys(&mut command);
         }
         ScriptCall { script: &self.scripts.apply, command, slot: self.slot_of(checks), deadline }

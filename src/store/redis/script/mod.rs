@@ -3,6 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | [`library`] | the Lua scripts, bundled for Redis |
+//! | [`call`] | a call as a script call of its own, and its reply |
 //! | [`arguments`], [`msgpack`] | encoding of checks and receipts as arguments |
 //! | [`reply`] | decoding of replies into outcomes |
 //! | [`write_calls`], [`replay`] | the calls of one write as one script call; their outcomes |
@@ -10,6 +11,7 @@
 //! Not here: the keys of counters (`keys`), connections (`client`).
 
 pub mod arguments;
+pub mod call;
 pub mod library;
 pub mod msgpack;
 pub mod replay;

@@ -12,8 +12,6 @@ use smallvec::SmallVec;
 
 use super::arguments::refunds_first;
 use super::msgpack::{Unpacked, UnpackedItem};
-use super::replay;
-use super::write_calls::is_shareable;
 use crate::algorithm::{self, State};
 use crate::domain::{
     Accounting, Admission, Algorithm, ChargeRecord, Check, Hits, Holder, Micros, Op, Outcome,
@@ -21,7 +19,7 @@ use crate::domain::{
 };
 
 /// Reply of `apply.lua` if the server's clock is outside the calendar windows in the call.
-const NO_WINDOW_REPLY: [Value; 1] = [Value::Int(-1)];
+pub(super) const NO_WINDOW_REPLY: [Value; 1] = [Value::Int(-1)];
 
 /// Reply of a script without KEYS if its cluster node does not hold all keys, or the first item of it.
 /// The script has then written nothing.
@@ -85,47 +83,6 @@ pub struct CounterStatus {
     pub reset_after: Micros,
 }
 
-impl ScriptReply {
-    /// Decodes the reply to a call that [`Encoder::encode`](super::arguments::Encoder::encode) encoded.
-    ///
-    /// # Errors
-    ///
-    /// Returns a [`ReplyError`] if no script can send this reply for these checks.
-    pub fn decode(
-        reply: &Value,
-        checks: &[Check<'_>],
-        accounting: Accounting,
-    ) -> Result<ScriptReply, ReplyError> {
-        ScriptReply::decode_reply(reply, checks, accounting, false)
-    }
-
-    /// Decodes the reply to a part of an all-or-nothing call.
-    ///
-    /// # Errors
-    ///
-    /// Returns a [`ReplyError`] if no script can send this reply for these checks.
-    pub fn decode_part(reply: &Value, checks: &[Check<'_>]) -> Result<ScriptReply, ReplyError> {
-        ScriptReply::decode_reply(reply, checks, Accounting::AllOrNothing, true)
-    }
-
-    fn decode_reply(
-        reply: &Value,
-        checks: &[Check<'_>],
-        accounting: Accounting,
-        is_part: bool,
-    ) -> Result<ScriptReply, ReplyError> {
-        match reply {
-            Value::ServerError(_) => Err(ReplyError::Error),
-            Value::BulkString(reply) if is_shareable(checks) => {
-                replay::decode_alone(reply, checks, accounting, is_part)
-            }
-            Value::Array(numbers) if *numbers == NO_WINDOW_REPLY => Err(ReplyError::NoWindow),
-            Value::Array(numbers) => decode_apply(numbers, checks, is_part),
-            _ => Err(ReplyError::Shape),
-        }
-    }
-}
-
 /// Removes the charges from the outcomes of a rejected all-or-nothing call. `before` are the
 /// counters' states before the call. Returns whether the call's charges stand.
 pub(super) fn undo_rejected_charges<'a>(
@@ -180,7 +137,7 @@ fn uncharged_status(
 
 /// Decodes the reply of `apply.lua`, which contains six numbers per check, or eight (`is_part`) if
 /// the script decides only some of the checks of an all-or-nothing call.
-fn decode_apply(
+pub(super) fn decode_apply(
     reply: &[Value],
     checks: &[Check<'_>],
     is_part: bool,
