@@ -8,159 +8,80 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::RawQuery;
+use axum::extract::{RawQuery, State};
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
-use futures_util::future::BoxFuture;
 
+use super::backend::{AdminAction, Backend, OperatorToken, TextResult};
 use super::query::Query;
-use super::{PageHandler, TextResult, page_route, text_or_bad_request, text_response};
+use super::{page_route, respond, text_response};
 
 /// Maximum lifetime of an operator's change, in seconds: 30 days. A change that must last longer
 /// belongs in the policy.
 const LIFETIME_SECONDS_MAX: u64 = 30 * 86_400;
 
-/// Change requested by an operator. A change without a `lifetime` lasts until an operator undoes it
-/// or the process ends.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AdminAction {
-    /// Overrides the limits of a rule, or of all rules in a domain.
-    SetOverride {
-        /// Target of the override: a domain, or the path of a rule as listed by `/rlconfig`.
-        target: String,
-        /// Override to set: `shadow`, `allow`, `deny`, or a percentage of the limit such as `20%`.
-        to: String,
-        /// Time until the override expires, or `None` if it never does.
-        lifetime: Option<Duration>,
-    },
-    /// Removes the override of one target, or removes all overrides.
-    RemoveOverrides {
-        /// Target of the override to remove: a domain or the path of a rule. `None` removes all
-        /// overrides.
-        target: Option<String>,
-    },
-    /// Makes the service act as if Redis were unavailable, to simulate an outage.
-    DisableStore {
-        /// Time until the simulated outage ends, or `None` if it lasts until
-        /// [`AdminAction::EnableStore`].
-        lifetime: Option<Duration>,
-    },
-    /// Ends a simulated outage, so that the service uses Redis again.
-    EnableStore,
-    /// Changes the log level of the service.
-    SetLogLevel {
-        /// New log level: `off`, `error`, `warn`, `info` or `debug`.
-        level: String,
-        /// Time until the configured level is restored, or `None` if the change never expires.
-        lifetime: Option<Duration>,
-    },
-}
-
-/// Function that carries out an operator's change and returns a message for the operator.
-pub type ActionHandler = Arc<dyn Fn(AdminAction) -> TextResult + Send + Sync>;
-
-/// Function that reads or resets the counters of one descriptor. Its arguments are the domain and
-/// the descriptor as `k=v,k2=v2`.
-pub type CounterHandler =
-    Arc<dyn Fn(String, String) -> BoxFuture<'static, TextResult> + Send + Sync>;
-
-/// State of the token that an operator must present to change the service.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OperatorToken {
-    /// No token file is configured, so the debug port is read-only.
-    NotConfigured,
-    /// The token file cannot be read, so every change is rejected.
-    Unreadable,
-    /// Token from the token file. If the token is empty, the debug port is read-only.
-    Text(String),
-}
-
-/// Function that returns the current state of the operator token.
-pub type TokenSource = Arc<dyn Fn() -> OperatorToken + Send + Sync>;
-
-/// Handlers for the routes that operators use to inspect and change the service.
-#[derive(Clone)]
-pub struct AdminHandlers {
-    /// Returns the operator token. Called for each request that changes the service, so that a
-    /// rotated token takes effect without a restart.
-    pub token: TokenSource,
-    /// Carries out an operator's change and returns a message for the operator.
-    pub run_action: ActionHandler,
-    /// Lists the active overrides.
-    pub overrides: PageHandler,
-    /// Reports the current log level and, if an operator changed it, when the change expires.
-    pub log_level: PageHandler,
-    /// Reads the counters of a descriptor without charging them.
-    pub inspect_counters: CounterHandler,
-    /// Resets the counters of a descriptor.
-    pub reset_counters: CounterHandler,
-}
-
-impl std::fmt::Debug for AdminHandlers {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("AdminHandlers { .. }")
-    }
-}
-
 /// Builds the routes for operator actions. Only POST requests require the operator token.
-pub(super) fn action_routes(handlers: AdminHandlers) -> Router {
-    let AdminHandlers { token, run_action, overrides, log_level, inspect_counters, reset_counters } =
-        handlers;
-    let action = |parse| action_route(parse, Arc::clone(&token), Arc::clone(&run_action));
+pub(super) fn action_routes<B: Backend>() -> Router<Arc<B>> {
+    let counter = async |State(backend): State<Arc<B>>, RawQuery(query): RawQuery| {
+        respond(handle_counters(&*backend, query.as_deref(), false).await, text_response)
+    };
+    let reset =
+        async |State(backend): State<Arc<B>>, headers: HeaderMap, RawQuery(query): RawQuery| {
+            authorize(&headers, &backend.token())?;
+            let result = handle_counters(&*backend, query.as_deref(), true).await;
+            Ok::<_, AuthError>(respond(result, text_response))
+        };
     Router::new()
-        .route("/switches", page_route(overrides, text_response))
-        .route("/log-level", page_route(log_level, text_response).merge(action(parse_log_level)))
+        .route("/switches", page_route(B::overrides, text_response))
+        .route("/log-level", page_route(B::log_level, text_response).merge(action(parse_log_level)))
         .route("/switch", action(parse_set_override))
         .route("/undo", action(parse_remove_overrides))
         .route("/leave-store", action(parse_disable_store))
         .route("/return-to-store", action(|_| Ok(AdminAction::EnableStore)))
-        .route(
-            "/counter",
-            get(move |RawQuery(query): RawQuery| async move {
-                text_or_bad_request(handle_counters(&inspect_counters, query.as_deref()).await)
-            }),
-        )
-        .route(
-            "/reset",
-            post(move |headers: HeaderMap, RawQuery(query): RawQuery| async move {
-                authorize(&headers, &token())?;
-                let result = handle_counters(&reset_counters, query.as_deref()).await;
-                Ok::<_, AuthError>(text_or_bad_request(result))
-            }),
-        )
+        .route("/counter", get(counter))
+        .route("/reset", post(reset))
 }
 
-type ParseAction = fn(Option<&str>) -> Result<AdminAction, String>;
-
-fn action_route(parse: ParseAction, token: TokenSource, run: ActionHandler) -> MethodRouter {
-    post(move |headers: HeaderMap, RawQuery(query): RawQuery| async move {
-        authorize(&headers, &token())?;
-        Ok::<_, AuthError>(text_or_bad_request(
-            parse(query.as_deref()).and_then(|action| run(action)),
-        ))
-    })
+/// Builds a POST route for an action that `parse` reads from the query.
+fn action<B: Backend>(
+    parse: fn(Option<&str>) -> Result<AdminAction, String>,
+) -> MethodRouter<Arc<B>> {
+    post(
+        async move |State(backend): State<Arc<B>>,
+                    headers: HeaderMap,
+                    RawQuery(query): RawQuery| {
+            authorize(&headers, &backend.token())?;
+            let result = parse(query.as_deref()).and_then(|action| backend.run_action(action));
+            Ok::<Response, AuthError>(respond(result, text_response))
+        },
+    )
 }
 
-/// Reason for rejecting a request to change the service.
-enum AuthError {
-    ReadOnly,
-    TokenUnreadable,
-    WrongToken,
-}
+/// Status and text of the response to a request that may not change the service.
+type AuthError = (StatusCode, &'static str);
 
 /// Checks that the request carries the operator token as its bearer token.
 fn authorize(headers: &HeaderMap, token: &OperatorToken) -> Result<(), AuthError> {
     let token = match token {
         OperatorToken::Text(token) if !token.is_empty() => token,
-        OperatorToken::Text(_) | OperatorToken::NotConfigured => return Err(AuthError::ReadOnly),
-        OperatorToken::Unreadable => return Err(AuthError::TokenUnreadable),
+        OperatorToken::Text(_) | OperatorToken::NotConfigured => {
+            let reason = "this port is read-only: start the service with --debug-token-file\n";
+            return Err((StatusCode::FORBIDDEN, reason));
+        }
+        OperatorToken::Unreadable => {
+            let reason = "the file of --debug-token-file cannot be read, see the log\n";
+            return Err((StatusCode::SERVICE_UNAVAILABLE, reason));
+        }
     };
     // Compare hashes, so that the time of the comparison reveals nothing about the token.
     match bearer_token(headers).map(blake3::hash) == Some(blake3::hash(token.as_bytes())) {
         true => Ok(()),
-        false => Err(AuthError::WrongToken),
+        false => Err((
+            StatusCode::UNAUTHORIZED,
+            "send `Authorization: Bearer TOKEN` with the token of --debug-token-file\n",
+        )),
     }
 }
 
@@ -169,26 +90,6 @@ fn authorize(headers: &HeaderMap, token: &OperatorToken) -> Result<(), AuthError
 fn bearer_token(headers: &HeaderMap) -> Option<&[u8]> {
     let (scheme, token) = headers.get(AUTHORIZATION)?.as_bytes().split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token)
-}
-
-impl IntoResponse for AuthError {
-    fn into_response(self) -> Response {
-        let (status, reason) = match self {
-            AuthError::ReadOnly => (
-                StatusCode::FORBIDDEN,
-                "this port is read-only: start the service with --debug-token-file\n",
-            ),
-            AuthError::TokenUnreadable => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "the file of --debug-token-file cannot be read, see the log\n",
-            ),
-            AuthError::WrongToken => (
-                StatusCode::UNAUTHORIZED,
-                "send `Authorization: Bearer TOKEN` with the token of --debug-token-file\n",
-            ),
-        };
-        (status, text_response(reason.to_owned())).into_response()
-    }
 }
 
 /// Parses the parameters of an action, none of which may be repeated or empty. If empty values were
@@ -206,11 +107,11 @@ fn parse_parameters<'a>(
     }
 }
 
-async fn handle_counters(handler: &CounterHandler, query: Option<&str>) -> TextResult {
+async fn handle_counters(backend: &impl Backend, query: Option<&str>, reset: bool) -> TextResult {
     let usage = "usage: domain=D&descriptor=k=v,k2=v2";
     let query = parse_parameters(query, &["domain", "descriptor"], usage)?;
     match (query.value("domain"), query.value("descriptor")) {
-        (Some(domain), Some(descriptor)) => handler(domain.to_owned(), descriptor.to_owned()).await,
+        (Some(domain), Some(descriptor)) => backend.counters(domain, descriptor, reset).await,
         _ => Err(usage.to_owned()),
     }
 }
@@ -280,21 +181,24 @@ mod tests {
     fn a_change_needs_the_token() {
         let token = |text: &str| OperatorToken::Text(text.to_owned());
         let mut headers = HeaderMap::new();
-        let read_only = authorize(&headers, &OperatorToken::NotConfigured);
-        assert!(matches!(read_only, Err(AuthError::ReadOnly)));
-        assert!(matches!(authorize(&headers, &token("")), Err(AuthError::ReadOnly)));
-        assert!(matches!(authorize(&headers, &token("t")), Err(AuthError::WrongToken)));
+        let status = |headers: &HeaderMap, token: &OperatorToken| {
+            authorize(headers, token).map_err(|(status, _)| status)
+        };
+        let read_only = Err(StatusCode::FORBIDDEN);
+        assert_eq!(status(&headers, &OperatorToken::NotConfigured), read_only);
+        assert_eq!(status(&headers, &token("")), read_only);
+        assert_eq!(status(&headers, &token("t")), Err(StatusCode::UNAUTHORIZED));
         for wrong in ["Bearer x", "Bearer", "Basic t", "Bearer  t", "é"] {
             let wrong = axum::http::HeaderValue::from_bytes(wrong.as_bytes()).unwrap();
             headers.insert(AUTHORIZATION, wrong);
-            assert!(matches!(authorize(&headers, &token("t")), Err(AuthError::WrongToken)));
+            assert_eq!(status(&headers, &token("t")), Err(StatusCode::UNAUTHORIZED));
         }
         for right in ["Bearer t", "bearer t"] {
             headers.insert(AUTHORIZATION, right.parse().unwrap());
-            assert!(authorize(&headers, &token("t")).is_ok());
+            assert_eq!(status(&headers, &token("t")), Ok(()));
         }
-        let unreadable = authorize(&headers, &OperatorToken::Unreadable);
-        assert!(matches!(unreadable, Err(AuthError::TokenUnreadable)));
+        let unreadable = status(&headers, &OperatorToken::Unreadable);
+        assert_eq!(unreadable, Err(StatusCode::SERVICE_UNAVAILABLE));
     }
 
     #[test]

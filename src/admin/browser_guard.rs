@@ -15,9 +15,9 @@ use axum::http::header::{
 };
 use axum::http::{HeaderValue, Request, StatusCode};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 
-use super::text_response;
+use super::error_response;
 
 /// Set of host names that a port accepts in the `Host` header of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +44,8 @@ pub(super) async fn protect(hosts: AllowedHosts, request: Request<Body>, next: N
     let host = request.headers().get(HOST).map(HeaderValue::as_bytes);
     let mut response = if hosts == AllowedHosts::Local && !host.is_none_or(is_unregistrable) {
         let reason = "this port accepts localhost and IP addresses only; to reach it by a name, \
-                      set --debug-host to the address that it should listen on\n";
-        (StatusCode::FORBIDDEN, text_response(reason.to_owned())).into_response()
+                      set --debug-host to the address that it should listen on";
+        error_response(StatusCode::FORBIDDEN, reason)
     } else {
         next.run(request).await
     };

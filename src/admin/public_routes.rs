@@ -1,6 +1,6 @@
 //! Routes of the HTTP port: `/healthcheck`, `/healthz`, `/readyz`, `/metrics`, `/json`, `/authz`.
 //!
-//! `app` supplies the handlers; `wire` decodes JSON requests.
+//! Not here: the decisions ([`Backend`]); `wire` decodes JSON requests.
 
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
@@ -8,122 +8,66 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
-use axum::extract::RawQuery;
+use axum::body::Body;
+use axum::extract::{RawQuery, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
-use futures_util::future::BoxFuture;
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 use tokio::time;
 
+use super::backend::{Backend, DecisionResponse};
+use super::error_response;
 use super::metrics_page::{MetricsEndpoint, metrics_routes};
 use super::query::Query;
-use super::{bad_request, text_response};
 use crate::domain::{CallPlace, CallerMemory, HeldBuffer, Hold};
 
-/// Response to a `/json` or `/authz` request.
+/// Bounds of the request bodies of `/json`.
 #[derive(Clone, Debug)]
-pub struct DecisionResponse {
-    /// HTTP status: 200 for OK, 429 for OVER_LIMIT (or 403 for `/authz` with `denied_status=403`),
-    /// 400 for an invalid request, 503 for an unavailable store.
-    pub status: u16,
-    /// Names and values of the response headers. Without a `content-type` header, the body is sent
-    /// as plain text.
-    pub headers: Vec<(String, String)>,
-    /// Response body; with status 400 or 503, one line of text.
-    pub body: String,
-}
-
-/// Function that decides the rate limit request in the body of a `/json` request.
-pub type JsonHandler = Arc<dyn Fn(Bytes) -> BoxFuture<'static, DecisionResponse> + Send + Sync>;
-
-/// Forward-auth request, in which a proxy asks whether to admit an HTTP request.
-#[derive(Clone, Debug)]
-pub struct AuthzQuery {
-    /// Domain whose limits apply.
-    pub domain: String,
-    /// HTTP status of the response if the HTTP request is denied: 429 or 403.
-    pub denied_status: u16,
-    /// Headers that the proxy sent: those of the HTTP request, and `x-forwarded-*` headers that
-    /// describe it.
-    pub headers: HeaderMap,
-}
-
-/// Function that decides a forward-auth request.
-pub type AuthzHandler =
-    Arc<dyn Fn(AuthzQuery) -> BoxFuture<'static, DecisionResponse> + Send + Sync>;
-
-/// Handlers of `/json` and `/authz`, with the limits on request bodies of `/json`.
-#[derive(Clone)]
-pub struct JsonHandlers {
-    /// Decides the rate limit request in the body of a `/json` request.
-    pub decide: JsonHandler,
-    /// Decides a forward-auth request to `/authz`.
-    pub authorize: AuthzHandler,
+pub struct JsonBodies {
     /// Maximum size of a request body, in bytes.
-    pub body_bytes_max: usize,
+    pub bytes_max: usize,
     /// Memory held for request bodies that are still being received.
     pub memory: Arc<CallerMemory>,
 }
 
-/// Handlers of the HTTP port's routes.
-#[derive(Clone)]
-pub struct PublicHandlers {
-    /// Returns whether the process accepts requests: a policy is loaded and no shutdown has begun.
-    pub is_ready: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// Returns why requests are currently decided without Redis, or `None` if Redis decides them.
-    pub outage: Arc<dyn Fn() -> Option<String> + Send + Sync>,
-    /// Handler of `/metrics`.
-    pub metrics: Arc<MetricsEndpoint>,
-    /// Handlers of `/json` and `/authz`; `None` if they are disabled.
-    pub json: Option<JsonHandlers>,
-}
-
-impl std::fmt::Debug for PublicHandlers {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PublicHandlers").field("json", &self.json.is_some()).finish_non_exhaustive()
-    }
-}
-
-/// Builds the routes of the HTTP port.
-pub fn public_routes(handlers: PublicHandlers) -> Router {
-    let is_ready = Arc::clone(&handlers.is_ready);
-    let healthcheck = async move || match is_ready() {
+/// Builds the routes of the HTTP port. `/json` and `/authz` are disabled if `json` is `None`.
+pub fn public_routes<B: Backend>(
+    backend: Arc<B>,
+    metrics: Arc<MetricsEndpoint>,
+    json: Option<JsonBodies>,
+) -> Router {
+    let healthcheck = async |State(backend): State<Arc<B>>| match backend.is_ready() {
         true => (StatusCode::OK, "OK"),
         false => (StatusCode::INTERNAL_SERVER_ERROR, ""),
     };
-    let (is_ready, outage) = (handlers.is_ready, handlers.outage);
-    let readyz = async move || match (is_ready(), outage()) {
-        (true, None) => (StatusCode::OK, "ready\n".to_owned()),
-        // Ready despite a Redis outage, which would otherwise remove all replicas at once.
-        (true, Some(reason)) => (StatusCode::OK, format!("ready, {reason}\n")),
-        (false, _) => (StatusCode::SERVICE_UNAVAILABLE, "not ready: stopping\n".to_owned()),
+    let readyz = async |State(backend): State<Arc<B>>| {
+        match (backend.is_ready(), backend.outage()) {
+            (true, None) => (StatusCode::OK, "ready\n".to_owned()),
+            // Ready despite a Redis outage, which would otherwise remove all replicas at once.
+            (true, Some(reason)) => (StatusCode::OK, format!("ready, {reason}\n")),
+            (false, _) => (StatusCode::SERVICE_UNAVAILABLE, "not ready: stopping\n".to_owned()),
+        }
     };
     let routes = Router::new()
         .route("/healthcheck", get(healthcheck))
         // Liveness checks only that the process responds. A restart would not fix anything else.
-        .route("/healthz", get(|| async { "alive\n" }))
-        .route("/readyz", get(readyz))
-        .merge(metrics_routes(handlers.metrics, "/metrics"));
-    match handlers.json {
+        .route("/healthz", get(async || "alive\n"))
+        .route("/readyz", get(readyz));
+    let routes = match json {
         None => routes
             .route("/json", any(reject_disabled_json))
             .route("/authz", any(reject_disabled_json)),
-        Some(handlers) => {
-            let authorize = Arc::clone(&handlers.authorize);
-            let authz = any(async move |RawQuery(query): RawQuery, headers: HeaderMap| {
-                match parse_authz(query.as_deref(), headers) {
-                    Ok(query) => decision_response(authorize(query).await),
-                    Err(usage) => bad_request(&usage),
-                }
-            });
-            let json = any(async move |request| handle_json(&handlers, request).await);
-            routes.route("/json", json).route("/authz", authz)
+        Some(bodies) => {
+            let json = async move |State(backend): State<Arc<B>>, request| {
+                handle_json(&*backend, &bodies, request).await
+            };
+            routes.route("/json", any(json)).route("/authz", any(handle_authz::<B>))
         }
-    }
+    };
+    routes.with_state(backend).merge(metrics_routes(metrics, "/metrics"))
 }
 
 /// Timeout for receiving the body of a `/json` request.
@@ -134,8 +78,9 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// to it by asking for a password.
 const DENIED_STATUSES: [u16; 2] = [429, 403];
 
-/// Parses the query string of `/authz`. The request body is ignored.
-fn parse_authz(query: Option<&str>, headers: HeaderMap) -> Result<AuthzQuery, String> {
+/// Parses the query string of `/authz`: the domain, and the status of a denial. The request body is
+/// ignored.
+fn parse_authz(query: Option<&str>) -> Result<(String, u16), String> {
     let usage = "usage: domain=D, optionally &denied_status=403";
     let query = Query::parse(query, &["domain", "denied_status"], &[], usage)?;
     let domain = query.value("domain").ok_or(usage)?.to_owned();
@@ -147,22 +92,39 @@ fn parse_authz(query: Option<&str>, headers: HeaderMap) -> Result<AuthzQuery, St
             status.ok_or("denied_status= must be 429 or 403")?
         }
     };
-    Ok(AuthzQuery { domain, denied_status, headers })
+    Ok((domain, denied_status))
 }
 
-async fn handle_json(handlers: &JsonHandlers, request: Request<Body>) -> Response {
+async fn handle_authz<B: Backend>(
+    State(backend): State<Arc<B>>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
+    match parse_authz(query.as_deref()) {
+        Ok((domain, denied_status)) => {
+            decision_response(backend.authorize(&domain, &headers, denied_status).await)
+        }
+        Err(usage) => error_response(StatusCode::BAD_REQUEST, &usage),
+    }
+}
+
+async fn handle_json(
+    backend: &impl Backend,
+    bodies: &JsonBodies,
+    request: Request<Body>,
+) -> Response {
     // Browsers let any page send a body of another type to any address, without asking the server.
     if !is_json(request.headers()) {
         let reason = "the content type must be application/json";
         return error_response(StatusCode::UNSUPPORTED_MEDIA_TYPE, reason);
     }
     let late = (StatusCode::REQUEST_TIMEOUT, "the request did not arrive in time");
-    let body = receive_body(handlers, request.into_body());
+    let body = receive_body(bodies, request.into_body());
     let body = match time::timeout(BODY_TIMEOUT, body).await.unwrap_or(Err(late)) {
         Ok(body) => body,
         Err((status, reason)) => return error_response(status, reason),
     };
-    decision_response((handlers.decide)(body.into()).await)
+    decision_response(backend.decide_json(body).await)
 }
 
 fn decision_response(answer: DecisionResponse) -> Response {
@@ -184,32 +146,28 @@ fn is_json(headers: &HeaderMap) -> bool {
     media_type.trim().eq_ignore_ascii_case("application/json")
 }
 
-fn error_response(status: StatusCode, reason: &str) -> Response {
-    (status, text_response(format!("{reason}\n"))).into_response()
-}
-
 /// Receives a request body, subject to the size limit per body. Fails if it has to make room for
 /// other bodies before it is complete.
 async fn receive_body(
-    handlers: &JsonHandlers,
+    bodies: &JsonBodies,
     body: Body,
 ) -> Result<Vec<u8>, (StatusCode, &'static str)> {
-    let mut place = CallPlace::new(&handlers.memory);
-    let mut received = pin!(receive_whole_body(handlers, body));
+    let mut place = CallPlace::new(&bodies.memory);
+    let mut received = pin!(receive_whole_body(bodies, body));
     let received = poll_fn(|cx| place.poll(cx, |cx| received.as_mut().poll(cx))).await;
     received.unwrap_or(Err((StatusCode::SERVICE_UNAVAILABLE, "too many incomplete requests")))
 }
 
 async fn receive_whole_body(
-    handlers: &JsonHandlers,
+    bodies: &JsonBodies,
     mut body: Body,
 ) -> Result<Vec<u8>, (StatusCode, &'static str)> {
     let too_long = (StatusCode::PAYLOAD_TOO_LARGE, "the body is too long");
-    let length_max = handlers.body_bytes_max;
+    let length_max = bodies.bytes_max;
     if body.size_hint().lower() > length_max as u64 {
         return Err(too_long);
     }
-    let mut hold = Hold::new(&handlers.memory, 0);
+    let mut hold = Hold::new(&bodies.memory, 0);
     let mut received = HeldBuffer::new(&mut hold);
     while let Some(frame) = body.frame().await {
         let failed = (StatusCode::BAD_REQUEST, "the body ended early");
@@ -224,14 +182,13 @@ async fn receive_whole_body(
 
 async fn reject_disabled_json() -> Response {
     let reason = "/json and /authz are off because gRPC callers must show a certificate; --json on \
-                  opens them\n";
-    (StatusCode::NOT_FOUND, text_response(reason.to_owned())).into_response()
+                  opens them";
+    error_response(StatusCode::NOT_FOUND, reason)
 }
 
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
-    use std::future::ready;
     use std::task::Poll;
 
     use futures_util::{StreamExt as _, stream};
@@ -239,20 +196,8 @@ mod tests {
     use super::*;
     use crate::domain::{CALLER_FLOOR_BYTES, HeldMemory};
 
-    /// Returns handlers that accept bodies of `bytes_max` bytes.
-    fn handlers(bytes_max: usize, memory: Arc<CallerMemory>) -> JsonHandlers {
-        let response =
-            || DecisionResponse { status: 200, headers: Vec::new(), body: String::new() };
-        JsonHandlers {
-            decide: Arc::new(move |_| Box::pin(ready(response()))),
-            authorize: Arc::new(move |_| Box::pin(ready(response()))),
-            body_bytes_max: bytes_max,
-            memory,
-        }
-    }
-
-    async fn receive(handlers: &JsonHandlers, body: Body) -> Result<Vec<u8>, StatusCode> {
-        receive_body(handlers, body).await.map_err(|(status, _)| status)
+    async fn receive(bodies: &JsonBodies, body: Body) -> Result<Vec<u8>, StatusCode> {
+        receive_body(bodies, body).await.map_err(|(status, _)| status)
     }
 
     /// Returns a body whose length is not declared.
@@ -262,25 +207,27 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_is_bounded_by_its_size() {
-        let handlers = handlers(8, HeldMemory::new(1_024, 1_024).add_caller());
+        let memory = HeldMemory::new(1_024, 1_024).add_caller();
+        let bodies = JsonBodies { bytes_max: 8, memory };
         let whole = Ok(b"12345678".to_vec());
-        assert_eq!(receive(&handlers, Body::from("12345678")).await, whole);
-        assert_eq!(receive(&handlers, chunked(["1234", "5678"])).await, whole);
+        assert_eq!(receive(&bodies, Body::from("12345678")).await, whole);
+        assert_eq!(receive(&bodies, chunked(["1234", "5678"])).await, whole);
         let too_large = Err(StatusCode::PAYLOAD_TOO_LARGE);
-        assert_eq!(receive(&handlers, Body::from("123456789")).await, too_large);
-        assert_eq!(receive(&handlers, chunked(["1234", "56789"])).await, too_large);
-        assert_eq!(handlers.memory.held_bytes(), 0);
+        assert_eq!(receive(&bodies, Body::from("123456789")).await, too_large);
+        assert_eq!(receive(&bodies, chunked(["1234", "56789"])).await, too_large);
+        assert_eq!(bodies.memory.held_bytes(), 0);
     }
 
     #[tokio::test]
     async fn the_oldest_incomplete_body_makes_room_for_a_new_one() {
         let length = 2 * CALLER_FLOOR_BYTES;
-        let handlers = handlers(length, HeldMemory::new(0, 1 << 20).add_caller());
+        let memory = HeldMemory::new(0, 1 << 20).add_caller();
+        let bodies = JsonBodies { bytes_max: length, memory };
         let half = stream::iter([Ok::<_, Infallible>(vec![b' '; length / 2])]);
-        let mut oldest = pin!(receive(&handlers, Body::from_stream(half.chain(stream::pending()))));
+        let mut oldest = pin!(receive(&bodies, Body::from_stream(half.chain(stream::pending()))));
         assert!(poll_fn(|cx| Poll::Ready(oldest.as_mut().poll(cx).is_pending())).await);
         let whole = vec![b' '; length];
-        assert_eq!(receive(&handlers, Body::from(whole.clone())).await, Ok(whole));
+        assert_eq!(receive(&bodies, Body::from(whole.clone())).await, Ok(whole));
         assert_eq!(oldest.await, Err(StatusCode::SERVICE_UNAVAILABLE));
     }
 }

@@ -2,6 +2,12 @@
 
 use std::borrow::Cow;
 
+use super::backend::SampleQuery;
+
+/// Maximum value of the `hits` parameter, because `hits_addend` is a 32-bit field in Envoy's
+/// protocol.
+const HITS_MAX: u64 = u32::MAX as u64;
+
 /// Decoded query parameters of a request: names and values in their original order.
 pub(super) struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
@@ -55,6 +61,24 @@ impl<'a> Query<'a> {
     }
 }
 
+/// Parses the query of `/explain` or `/try`. `single` are the names of parameters other than
+/// `descriptor`. Without `hits`, the request has one hit.
+pub(super) fn parse_sample(
+    query: Option<&str>,
+    single: &[&str],
+    usage: &str,
+) -> Result<SampleQuery, String> {
+    let query = Query::parse(query, single, &["descriptor"], usage)?;
+    let hits = query.parse_number("hits", 1, HITS_MAX)?;
+    let descriptors: Vec<String> = query.values("descriptor").map(str::to_owned).collect();
+    match query.value("domain") {
+        Some(domain) if !descriptors.is_empty() => {
+            Ok(SampleQuery { domain: domain.to_owned(), descriptors, hits })
+        }
+        _ => Err(usage.to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,6 +108,22 @@ mod tests {
         assert_eq!((number(""), number("n=10")), (Ok(7), Ok(10)));
         for bad in ["n=11", "n=-1", "n=x", "n=99999999999999999999"] {
             assert!(number(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_incomplete_sample_gets_the_usage() {
+        let explain = |query| parse_sample(Some(query), &["domain"], "usage");
+        for bad in ["", "domain=d", "descriptor=k=v", "x=1", "domain=d&domain=d"] {
+            assert!(explain(bad).is_err(), "{bad}");
+        }
+        let query = explain("domain=d&descriptor=a=b&descriptor=c=d").unwrap();
+        assert_eq!((query.descriptors, query.hits), (vec!["a=b".into(), "c=d".into()], 1));
+        let tried = |query| parse_sample(Some(query), &["domain", "hits"], "usage");
+        let query = tried("domain=d&descriptor=a=b&descriptor=c=d&hits=3").unwrap();
+        assert_eq!((query.descriptors.len(), query.hits), (2, 3));
+        for bad in ["domain=d", "descriptor=a", "domain=d&descriptor=a&hits=4294967296"] {
+            assert!(tried(bad).is_err(), "{bad}");
         }
     }
 }

@@ -4,7 +4,6 @@
 
 use std::fmt::Write;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::descriptor_arg::parse_descriptor;
@@ -15,58 +14,27 @@ use super::offline_engine::to_entries;
 use super::runtime_overrides::RuntimeOverrides;
 use super::watcher_thread::WatchedValue;
 use super::wiring::store_setup::ServiceDecider;
-use crate::admin::{AdminAction, AdminHandlers, OperatorToken, TextResult};
+use crate::admin::{AdminAction, TextResult};
 use crate::clock::Clock;
 use crate::decide::{CounterSnapshot, CounterSnapshots};
 use crate::policy::RuleOverride;
 use crate::telemetry::Verbosity;
 
-/// Returns the handlers for the debug port's operator routes. A background thread rereads the token
-/// file every second, so that the token can be rotated. The routes never read the file themselves,
-/// so a hanging file system cannot block them.
+/// Starts a background thread that rereads the operator's token from its file every second, so that
+/// the token can be rotated. The routes never read the file themselves, so a hanging file system
+/// cannot block them.
 ///
 /// # Errors
 ///
 /// Returns [`Failure::File`] if the token file cannot be read, or [`Failure::Runtime`] if the
 /// thread cannot be started.
-pub(super) fn admin_handlers(
-    decider: &Arc<ServiceDecider>,
-    overrides: &Arc<RuntimeOverrides>,
-    log_level: &Arc<LogLevelControl>,
-    token_file: Option<PathBuf>,
-) -> Result<AdminHandlers, Failure> {
+pub(super) fn watch_token(path: PathBuf) -> Result<WatchedValue<String>, Failure> {
     let on_failure = |error: &Failure| tracing::error!(%error, "cannot read the debug token file");
-    let watch = |path: PathBuf| {
-        let read = move || Ok(read_secret_file(&path)?);
-        WatchedValue::start("debug-token", read, on_failure)
-    };
-    let token = token_file.map(watch).transpose()?;
-    let token = move || match &token {
-        None => OperatorToken::NotConfigured,
-        Some(token) => token.get().map_or(OperatorToken::Unreadable, OperatorToken::Text),
-    };
-    let counters = |reset: bool| {
-        let decider = Arc::clone(decider);
-        move |domain: String, descriptor: String| {
-            let decider = Arc::clone(&decider);
-            async move { inspect_or_reset(&decider, &domain, &descriptor, reset).await }
-        }
-    };
-    let (counter, reset) = (counters(false), counters(true));
-    let service = (Arc::clone(decider), Arc::clone(overrides), Arc::clone(log_level));
-    let listed = (Arc::clone(decider), Arc::clone(overrides));
-    let level = Arc::clone(log_level);
-    Ok(AdminHandlers {
-        token: Arc::new(token),
-        run_action: Arc::new(move |action| run_action(&service.0, &service.1, &service.2, action)),
-        overrides: Arc::new(move || list_overrides(&listed.0, &listed.1)),
-        log_level: Arc::new(move || level.describe(Clock::System.monotonic_now())),
-        inspect_counters: Arc::new(move |domain, descriptor| Box::pin(counter(domain, descriptor))),
-        reset_counters: Arc::new(move |domain, descriptor| Box::pin(reset(domain, descriptor))),
-    })
+    WatchedValue::start("debug-token", move || Ok(read_secret_file(&path)?), on_failure)
 }
 
-fn run_action(
+/// Carries out an operator's change.
+pub(super) fn run_action(
     decider: &ServiceDecider,
     overrides: &RuntimeOverrides,
     log_level: &LogLevelControl,
@@ -112,7 +80,8 @@ fn describe_lifetime(lifetime: Option<Duration>) -> String {
     }
 }
 
-fn list_overrides(decider: &ServiceDecider, overrides: &RuntimeOverrides) -> String {
+/// Lists the active overrides.
+pub(super) fn list_overrides(decider: &ServiceDecider, overrides: &RuntimeOverrides) -> String {
     let mut text = overrides.describe(Clock::System.monotonic_now());
     if decider.store().redis().is_some_and(|redis| redis.store_override().is_disabled()) {
         text.push_str("(store): away\n");
@@ -123,7 +92,8 @@ fn list_overrides(decider: &ServiceDecider, overrides: &RuntimeOverrides) -> Str
     text
 }
 
-async fn inspect_or_reset(
+/// Reads or resets the counters of a descriptor.
+pub(super) async fn inspect_or_reset(
     decider: &ServiceDecider,
     domain: &str,
     descriptor: &str,

@@ -8,6 +8,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::descriptor_arg::parse_descriptor;
 use super::exit_codes::Failure;
 use super::load_policy::load_paths;
 use super::offline_engine::{OfflineEngine, plain_descriptor, to_entries};
@@ -31,6 +32,20 @@ pub struct SampleRequest {
 }
 
 impl SampleRequest {
+    /// Parses descriptors written as `k=v,k2=v2`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Failure::Usage`] for the first malformed descriptor.
+    pub fn parse(
+        domain: String,
+        descriptors: &[String],
+        hits: u64,
+    ) -> Result<SampleRequest, Failure> {
+        let descriptors = descriptors.iter().map(|text| parse_descriptor(text));
+        Ok(SampleRequest { domain, descriptors: descriptors.collect::<Result<_, _>>()?, hits })
+    }
+
     /// Checks the request against the gRPC service's bounds. Returns an error if the service would
     /// reject it with INVALID_ARGUMENT.
     pub(super) fn check_bounds(&self) -> Result<(), String> {

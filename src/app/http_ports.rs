@@ -10,10 +10,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::exit_codes::Failure;
-use super::runtime_overrides::RuntimeOverrides;
 use super::wiring::admin_wiring::{AdminWiring, MetricsEndpoints};
 use super::wiring::server_config;
-use crate::admin::{self, AdminHandlers, AllowedHosts, HttpLimits, HttpPhase};
+use crate::admin::{self, AllowedHosts, HttpLimits, HttpPhase};
 use crate::settings::Settings;
 
 /// HTTP listeners that are bound but not yet serving requests.
@@ -57,13 +56,7 @@ impl HttpPorts {
     }
 
     /// Starts serving requests, with one task per port.
-    pub(super) fn serve(
-        self,
-        wiring: &AdminWiring<'_>,
-        actions: AdminHandlers,
-        overrides: &Arc<RuntimeOverrides>,
-        metrics: MetricsEndpoints,
-    ) -> RunningHttpPorts {
+    pub(super) fn serve(self, wiring: AdminWiring, metrics: MetricsEndpoints) -> RunningHttpPorts {
         let (phase, phases) = watch::channel(HttpPhase::Serving);
         let mut running = RunningHttpPorts { tasks: JoinSet::new(), phase };
         let mut spawn = |listener: TcpListener, routes| {
@@ -74,14 +67,15 @@ impl HttpPorts {
                 phases.clone(),
             ));
         };
-        spawn(self.public, admin::public_routes(wiring.public_handlers(&metrics.public)));
-        let hosts = allowed_hosts(&self.debug);
-        let with_names = metrics.with_ratelimit_names;
-        let handlers = wiring.debug_handlers(actions, overrides, Arc::clone(&with_names));
-        spawn(self.debug, admin::debug_routes(handlers, hosts));
+        let MetricsEndpoints { public, with_ratelimit_names } = metrics;
+        let (wiring, hosts) = (Arc::new(wiring), allowed_hosts(&self.debug));
+        let json = wiring.json_bodies();
+        spawn(self.public, admin::public_routes(Arc::clone(&wiring), public, json));
+        let with_names = Arc::clone(&with_ratelimit_names);
+        spawn(self.debug, admin::debug_routes(Arc::clone(&wiring), with_names, hosts));
         if let Some(listener) = self.prometheus {
             let path = &wiring.configuration.settings.prometheus_path;
-            spawn(listener, admin::metrics_routes(with_names, path));
+            spawn(listener, admin::metrics_routes(with_ratelimit_names, path));
         }
         running
     }

@@ -2,64 +2,24 @@
 //! rates.
 //!
 //! Clients depend on the field names, which docs/ADMIN.md documents, so fields must not be renamed.
-//! `admin` has the routes; `try_request` handles `/try`.
+//! `admin` has the routes; `try_request` has the data of `/try`.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::rates::{CurrentRates, RateSampler};
-use super::runtime_overrides::{OverrideView, RuntimeOverrides};
-use super::try_request::{dry_run_request, to_json};
+use super::rates::CurrentRates;
+use super::runtime_overrides::OverrideView;
 use super::wiring::store_setup::ServiceDecider;
-use crate::admin::{LivePageHandlers, PolicyQuery};
+use crate::admin::PolicyQuery;
 use crate::clock::Clock;
 use crate::control_plane::{ControlPlaneState, ControlPlaneStatus, Rejection};
 use crate::domain::RuleId;
 use crate::policy::{Policy, RuleView};
 use crate::store::SharedStore as _;
 use crate::store::redis::client::node_stats::NodeReport;
-use crate::store::redis::keys::Prefix;
 use crate::telemetry::{LimitName, RejectedBills, Telemetry};
-
-/// Returns the handlers that produce the JSON for `/policy`, `/top`, `/now` and `/try`.
-pub(super) fn build_live_page_handlers(
-    decider: &Arc<ServiceDecider>,
-    telemetry: &Arc<Telemetry>,
-    overrides: &Arc<RuntimeOverrides>,
-    prefix: Prefix,
-    control_plane: Option<Arc<ControlPlaneStatus>>,
-) -> LivePageHandlers {
-    let rates = RateSampler::default();
-    let prefix = Arc::new(prefix);
-    let policy_parts = (Arc::clone(decider), Arc::clone(overrides));
-    let top_parts = (Arc::clone(decider), Arc::clone(telemetry));
-    let now_parts = (Arc::clone(decider), Arc::clone(telemetry));
-    let try_decider = Arc::clone(decider);
-    LivePageHandlers {
-        policy: Arc::new(move |query| {
-            let (decider, overrides) = &policy_parts;
-            let overrides = overrides.list(Clock::System.monotonic_now());
-            to_json(&list_rules(&decider.policy(), &overrides, query))
-        }),
-        top: Arc::new(move || {
-            let (decider, telemetry) = &top_parts;
-            let names = |rule, limit| limit_name(&decider.policy(), rule, limit);
-            to_json(&telemetry.top_rejected().report(Clock::System.now(), &names))
-        }),
-        now: Arc::new(move || {
-            let (decider, telemetry) = &now_parts;
-            let rates = rates.sample(Clock::System.now(), || telemetry.snapshot());
-            to_json(&build_now_response(decider, telemetry, &rates, control_plane.as_deref()))
-        }),
-        try_request: Arc::new(move |query| {
-            let (decider, prefix) = (Arc::clone(&try_decider), Arc::clone(&prefix));
-            Box::pin(async move { dry_run_request(&decider, &prefix, query).await })
-        }),
-    }
-}
 
 /// Returns the domain, rule and name of a limit, or `None` if the policy has no such rule or limit.
 pub(super) fn limit_name(policy: &Policy, rule: RuleId, limit: usize) -> Option<LimitName> {
@@ -73,7 +33,7 @@ pub(super) fn limit_name(policy: &Policy, rule: RuleId, limit: usize) -> Option<
 }
 
 #[derive(Serialize)]
-struct RuleListing<'p> {
+pub(super) struct RuleListing<'p> {
     rules_total: usize,
     rules_found: usize,
     switches: &'p [OverrideView],
@@ -88,7 +48,7 @@ struct ListedRule<'p> {
     switched: Vec<&'p str>,
 }
 
-fn list_rules<'p>(
+pub(super) fn list_rules<'p>(
     policy: &'p Policy,
     overrides: &'p [OverrideView],
     query: &PolicyQuery,
@@ -121,7 +81,7 @@ fn matches_search(view: &RuleView<'_>, lowercase_text: &str) -> bool {
 }
 
 #[derive(Serialize)]
-struct NowResponse<'a> {
+pub(super) struct NowResponse<'a> {
     version: &'static str,
     time_ms: u64,
     rules_total: usize,
@@ -210,7 +170,7 @@ struct NodeView {
     losses: u64,
 }
 
-fn build_now_response<'a>(
+pub(super) fn build_now_response<'a>(
     decider: &ServiceDecider,
     telemetry: &Telemetry,
     rates: &'a CurrentRates,

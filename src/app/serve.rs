@@ -17,6 +17,7 @@ use super::exit_codes::Failure;
 use super::http_ports::HttpPorts;
 use super::log_level::LogLevelControl;
 use super::policy_source::InitialPolicy;
+use super::rates::RateSampler;
 use super::runtime_overrides::RuntimeOverrides;
 use super::signals::Signals;
 use super::watcher_thread::{PollTimer, WatcherThread};
@@ -31,6 +32,7 @@ use crate::limiter::any_store::AnyStore;
 use crate::server::{Health, RlsService, Router};
 use crate::settings::{LogFormat, LogLevel, Notice, NoticeKind, Settings};
 use crate::telemetry::{self, LineFormat, Telemetry, Verbosity};
+use crate::wire::ResponseConfig;
 
 /// Number of threads for all work except gRPC calls: probes, scrapes, `/json`, and accepting
 /// connections.
@@ -92,18 +94,12 @@ async fn run(
     let (policy, observer) = (Arc::clone(&started.policy), Arc::clone(&telemetry));
     let decider = Arc::new(Decider::new(policy, store, observer, modes));
     let overrides = Arc::new(RuntimeOverrides::new(Arc::clone(&decider)));
-    let token = settings.debug_token_file.clone();
-    let actions = admin_actions::admin_handlers(&decider, &overrides, &log_level, token)?;
-    let rate_limit = RlsService::new(Arc::clone(&decider), Clock::System, response_config)
-        .with_bounds(server_config::bounds(settings))
-        .with_limits_service(settings.batches)
-        .with_counter_access(server_config::counter_access(settings))
-        .with_open_permissions(server_config::open_permissions(settings));
-    let rate_limit = Arc::new(rate_limit);
+    let token = settings.debug_token_file.clone().map(admin_actions::watch_token).transpose()?;
+    let rate_limit = rate_limit_service(&decider, settings, response_config);
     let health = Health::new();
 
     let wiring = AdminWiring {
-        configuration,
+        configuration: configuration.clone(),
         decider: Arc::clone(&decider),
         rate_limit: Arc::clone(&rate_limit),
         health: health.clone(),
@@ -112,10 +108,14 @@ async fn run(
         http_memory: listener.http_memory(),
         tls_counters: tls.map(|tls| tls.counters()),
         control_plane: started.control_plane_status(),
+        overrides: Arc::clone(&overrides),
+        log_level: Arc::clone(&log_level),
+        token,
+        rates: RateSampler::default(),
     };
     let (metrics, exporters) = wiring.start_metrics()?;
     http_ports.log_addresses(listener.addresses().first().map(ToString::to_string));
-    let http_ports = http_ports.serve(&wiring, actions, &overrides, metrics);
+    let http_ports = http_ports.serve(wiring, metrics);
     tokio::spawn(drain_rejected_keys(Arc::clone(&decider), Arc::clone(&telemetry)));
     let is_connected = tokio::select! {
         ready = decider.store().wait_until_ready(settings) => ready?,
@@ -150,6 +150,19 @@ async fn run(
     draining.stop().await;
     tracing::info!(cut_off = drained.cut_off, "stopped");
     Ok(())
+}
+
+fn rate_limit_service(
+    decider: &Arc<ServiceDecider>,
+    settings: &Settings,
+    response_config: ResponseConfig,
+) -> Arc<RlsService<ServiceDecider>> {
+    let service = RlsService::new(Arc::clone(decider), Clock::System, response_config)
+        .with_bounds(server_config::bounds(settings))
+        .with_limits_service(settings.batches)
+        .with_counter_access(server_config::counter_access(settings))
+        .with_open_permissions(server_config::open_permissions(settings));
+    Arc::new(service)
 }
 
 fn log_ready(is_connected: bool, files: Option<usize>, rules: usize, fingerprint: &str) {

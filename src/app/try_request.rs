@@ -5,11 +5,10 @@
 
 use serde::Serialize;
 
-use super::descriptor_arg::parse_descriptor;
 use super::explain_offline::{SampleRequest, code_name, explain_descriptor};
 use super::offline_engine::{plain_descriptor, to_entries};
 use super::wiring::store_setup::ServiceDecider;
-use crate::admin::{TextResult, TryQuery};
+use crate::admin::TextResult;
 use crate::clock::Clock;
 use crate::decide::{DryRun, DryRunLimit};
 use crate::domain::{Code, Descriptor, Entry, Micros, Request, Status};
@@ -55,14 +54,8 @@ struct LimitPrediction<'a> {
 pub(super) async fn dry_run_request(
     decider: &ServiceDecider,
     prefix: &Prefix,
-    query: TryQuery,
+    sample: &SampleRequest,
 ) -> TextResult {
-    let descriptors = query.descriptors.iter().map(|text| parse_descriptor(text));
-    let sample = SampleRequest {
-        domain: query.domain,
-        descriptors: descriptors.collect::<Result<_, _>>().map_err(|error| error.to_string())?,
-        hits: query.hits,
-    };
     sample.check_bounds()?;
     let policy = decider.policy();
     let entries: Vec<Vec<Entry<'_>>> =

@@ -36,12 +36,7 @@ Examples:
 
 impl Explain {
     pub(super) fn run(self, environment: &TextMap) -> Result<(), Failure> {
-        let descriptors = self.descriptors.iter().map(|text| app::parse_descriptor(text));
-        let request = SampleRequest {
-            domain: self.domain,
-            descriptors: descriptors.collect::<Result<_, _>>()?,
-            hits: self.hits,
-        };
+        let request = SampleRequest::parse(self.domain, &self.descriptors, self.hits)?;
         let sources = self.settings.read_used_sources(environment)?;
         terminal::print(&app::explain(&self.policy, sources, &request)?)
     }

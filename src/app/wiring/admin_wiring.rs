@@ -1,17 +1,23 @@
-//! Builds the handlers through which the HTTP routes in `admin` access the running service.
+//! Connects the HTTP ports of `admin` to the running service.
 
 use std::sync::Arc;
+
+use http::HeaderMap;
 
 use super::otlp_exporters::{OtlpExporters, OtlpStats};
 use super::store_setup::ServiceDecider;
 use super::{control_plane_metrics, process_metrics, server_config, store_metrics};
 use crate::admin::{
-    AdminHandlers, AuthzHandler, AuthzQuery, DebugHandlers, DecisionResponse, ExplainQuery,
-    JsonHandler, JsonHandlers, MetricsEndpoint, PublicHandlers,
+    AdminAction, Backend, DecisionResponse, JsonBodies, MetricsEndpoint, OperatorToken,
+    PolicyQuery, SampleQuery, TextResult,
 };
 use crate::app::exit_codes::Failure;
+use crate::app::log_level::LogLevelControl;
+use crate::app::rates::RateSampler;
 use crate::app::runtime_overrides::RuntimeOverrides;
-use crate::app::{Configuration, SampleRequest, explain_offline, page_data, parse_descriptor};
+use crate::app::try_request::{dry_run_request, to_json};
+use crate::app::watcher_thread::WatchedValue;
+use crate::app::{Configuration, SampleRequest, admin_actions, explain_offline, page_data};
 use crate::clock::Clock;
 use crate::control_plane::ControlPlaneStatus;
 use crate::domain::CallerMemory;
@@ -21,9 +27,9 @@ use crate::telemetry::otlp::export_metrics;
 use crate::telemetry::{AllMetrics, MetricsPage, Telemetry};
 use crate::wire::HttpReply;
 
-/// Components of the service that the HTTP ports expose.
-pub(crate) struct AdminWiring<'a> {
-    pub(crate) configuration: &'a Configuration,
+/// Components of the service that the HTTP ports show and change.
+pub(crate) struct AdminWiring {
+    pub(crate) configuration: Configuration,
     pub(crate) decider: Arc<ServiceDecider>,
     pub(crate) rate_limit: Arc<RlsService<ServiceDecider>>,
     pub(crate) health: Health,
@@ -34,6 +40,11 @@ pub(crate) struct AdminWiring<'a> {
     pub(crate) tls_counters: Option<Arc<TlsCounters>>,
     /// State of the control plane client; `None` if policies come from files.
     pub(crate) control_plane: Option<Arc<ControlPlaneStatus>>,
+    pub(crate) overrides: Arc<RuntimeOverrides>,
+    pub(crate) log_level: Arc<LogLevelControl>,
+    /// Token of the operators; `None` if no token file is configured.
+    pub(crate) token: Option<WatchedValue<String>>,
+    pub(crate) rates: RateSampler,
 }
 
 /// HTTP handlers of the metrics pages.
@@ -46,7 +57,7 @@ pub(crate) struct MetricsEndpoints {
     pub(crate) with_ratelimit_names: Arc<MetricsEndpoint>,
 }
 
-impl AdminWiring<'_> {
+impl AdminWiring {
     /// Starts the OTLP exporters that the settings enable. Returns them with the endpoints of the
     /// metrics.
     ///
@@ -80,87 +91,116 @@ impl AdminWiring<'_> {
         Ok((MetricsEndpoints { public, with_ratelimit_names }, exporters))
     }
 
-    /// Returns the handlers of the HTTP port.
-    pub(crate) fn public_handlers(&self, metrics: &Arc<MetricsEndpoint>) -> PublicHandlers {
-        let health = self.health.clone();
-        let decider = Arc::clone(&self.decider);
-        PublicHandlers {
-            is_ready: Arc::new(move || health.is_serving()),
-            outage: Arc::new(move || {
-                let outage = decider.store().redis()?.outage(Clock::System.now())?;
-                Some(outage.to_string())
-            }),
-            metrics: Arc::clone(metrics),
-            json: server_config::is_json_enabled(&self.configuration.settings)
-                .then(|| self.json_handlers()),
-        }
-    }
-
-    fn json_handlers(&self) -> JsonHandlers {
-        let rate_limit = Arc::clone(&self.rate_limit);
-        let body_bytes_max = rate_limit.message_bytes_max();
-        let decide: JsonHandler = Arc::new(move |body| {
-            let rate_limit = Arc::clone(&rate_limit);
-            Box::pin(async move { decision_response(rate_limit.answer_json(&body).await) })
-        });
-        let rate_limit = Arc::clone(&self.rate_limit);
-        let authorize: AuthzHandler = Arc::new(move |query| {
-            let rate_limit = Arc::clone(&rate_limit);
-            Box::pin(async move {
-                let AuthzQuery { domain, denied_status, headers } = query;
-                let reply = rate_limit.answer_forward_auth(&domain, &headers, denied_status).await;
-                decision_response(reply)
-            })
-        });
-        let memory = Arc::clone(&self.http_memory);
-        JsonHandlers { decide, authorize, body_bytes_max, memory }
-    }
-
-    /// Returns the handlers of the debug port.
-    pub(crate) fn debug_handlers(
-        &self,
-        actions: AdminHandlers,
-        overrides: &Arc<RuntimeOverrides>,
-        ratelimit_metrics: Arc<MetricsEndpoint>,
-    ) -> DebugHandlers {
-        let report = self.configuration.report();
-        let decider = Arc::clone(&self.decider);
-        let rlconfig = move || {
-            let policy = decider.policy();
-            policy.listing().fold(String::new(), |text, line| text + &line + "\n")
+    /// Returns the bounds of `/json`, or `None` if it is disabled.
+    pub(crate) fn json_bodies(&self) -> Option<JsonBodies> {
+        let bodies = || JsonBodies {
+            bytes_max: self.rate_limit.message_bytes_max(),
+            memory: Arc::clone(&self.http_memory),
         };
+        server_config::is_json_enabled(&self.configuration.settings).then(bodies)
+    }
+
+    fn key_prefix(&self) -> Prefix {
         // The settings have already validated the prefix.
-        let prefix = Prefix::new(&self.configuration.settings.cache_key_prefix).unwrap_or_default();
-        let live_page = page_data::build_live_page_handlers(
+        Prefix::new(&self.configuration.settings.cache_key_prefix).unwrap_or_default()
+    }
+}
+
+impl Backend for AdminWiring {
+    fn is_ready(&self) -> bool {
+        self.health.is_serving()
+    }
+
+    fn outage(&self) -> Option<String> {
+        let outage = self.decider.store().redis()?.outage(Clock::System.now())?;
+        Some(outage.to_string())
+    }
+
+    async fn decide_json(&self, body: Vec<u8>) -> DecisionResponse {
+        decision_response(self.rate_limit.answer_json(&body).await)
+    }
+
+    async fn authorize(
+        &self,
+        domain: &str,
+        headers: &HeaderMap,
+        denied_status: u16,
+    ) -> DecisionResponse {
+        let reply = self.rate_limit.answer_forward_auth(domain, headers, denied_status).await;
+        decision_response(reply)
+    }
+
+    fn rlconfig(&self) -> String {
+        let policy = self.decider.policy();
+        policy.listing().fold(String::new(), |text, line| text + &line + "\n")
+    }
+
+    fn stats(&self) -> String {
+        self.telemetry.statsd_lines()
+    }
+
+    fn config(&self) -> String {
+        self.configuration.report()
+    }
+
+    fn explain(&self, query: &SampleQuery) -> TextResult {
+        let request = sample_request(query)?;
+        let policy = self.decider.policy();
+        Ok(explain_offline::explain_request(&policy, &self.key_prefix(), &request))
+    }
+
+    fn policy(&self, query: &PolicyQuery) -> String {
+        let overrides = self.overrides.list(Clock::System.monotonic_now());
+        to_json(&page_data::list_rules(&self.decider.policy(), &overrides, query))
+    }
+
+    fn top(&self) -> String {
+        let names = |rule, limit| page_data::limit_name(&self.decider.policy(), rule, limit);
+        to_json(&self.telemetry.top_rejected().report(Clock::System.now(), &names))
+    }
+
+    fn now(&self) -> String {
+        let rates = self.rates.sample(Clock::System.now(), || self.telemetry.snapshot());
+        let control_plane = self.control_plane.as_deref();
+        to_json(&page_data::build_now_response(
             &self.decider,
             &self.telemetry,
-            overrides,
-            prefix.clone(),
-            self.control_plane.clone(),
-        );
-        let telemetry = Arc::clone(&self.telemetry);
-        let decider = Arc::clone(&self.decider);
-        let explain = move |query: &ExplainQuery| {
-            let descriptors = query.descriptors.iter().map(|text| parse_descriptor(text));
-            let request = SampleRequest {
-                domain: query.domain.clone(),
-                descriptors: descriptors
-                    .collect::<Result<_, _>>()
-                    .map_err(|error| error.to_string())?,
-                hits: 1,
-            };
-            Ok(explain_offline::explain_request(&decider.policy(), &prefix, &request))
-        };
-        DebugHandlers {
-            rlconfig: Arc::new(rlconfig),
-            stats: Arc::new(move || telemetry.statsd_lines()),
-            ratelimit_metrics,
-            config: Arc::new(move || report.clone()),
-            explain: Arc::new(explain),
-            live_page,
-            actions,
+            &rates,
+            control_plane,
+        ))
+    }
+
+    async fn try_request(&self, query: SampleQuery) -> TextResult {
+        dry_run_request(&self.decider, &self.key_prefix(), &sample_request(&query)?).await
+    }
+
+    fn overrides(&self) -> String {
+        admin_actions::list_overrides(&self.decider, &self.overrides)
+    }
+
+    fn log_level(&self) -> String {
+        self.log_level.describe(Clock::System.monotonic_now())
+    }
+
+    async fn counters(&self, domain: &str, descriptor: &str, reset: bool) -> TextResult {
+        admin_actions::inspect_or_reset(&self.decider, domain, descriptor, reset).await
+    }
+
+    fn run_action(&self, action: AdminAction) -> TextResult {
+        admin_actions::run_action(&self.decider, &self.overrides, &self.log_level, action)
+    }
+
+    fn token(&self) -> OperatorToken {
+        match &self.token {
+            None => OperatorToken::NotConfigured,
+            Some(token) => token.get().map_or(OperatorToken::Unreadable, OperatorToken::Text),
         }
     }
+}
+
+fn sample_request(query: &SampleQuery) -> Result<SampleRequest, String> {
+    let request = SampleRequest::parse(query.domain.clone(), &query.descriptors, query.hits);
+    request.map_err(|error| error.to_string())
 }
 
 fn decision_response(reply: HttpReply) -> DecisionResponse {

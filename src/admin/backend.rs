@@ -1,0 +1,157 @@
+//! What the HTTP ports show and change: the interface to the running service, which `app`
+//! implements.
+
+use std::time::Duration;
+
+use axum::http::HeaderMap;
+
+/// Response body, or an error message that is sent with status 400.
+pub type TextResult = Result<String, String>;
+
+/// Running service behind the HTTP ports.
+pub trait Backend: Send + Sync + 'static {
+    /// Returns whether the process accepts requests: a policy is loaded and no shutdown has begun.
+    fn is_ready(&self) -> bool;
+
+    /// Returns why requests are currently decided without Redis, or `None` if Redis decides them.
+    fn outage(&self) -> Option<String>;
+
+    /// Decides the rate limit request in the body of a `/json` request.
+    fn decide_json(&self, body: Vec<u8>) -> impl Future<Output = DecisionResponse> + Send;
+
+    /// Decides a forward-auth request, in which a proxy asks whether to admit an HTTP request.
+    /// `headers` are those of the HTTP request, and `x-forwarded-*` headers that describe it.
+    /// `denied_status` is the status of the response if the HTTP request is denied: 429 or 403.
+    fn authorize(
+        &self,
+        domain: &str,
+        headers: &HeaderMap,
+        denied_status: u16,
+    ) -> impl Future<Output = DecisionResponse> + Send;
+
+    /// Lists all limits, one per line, in the format that envoyproxy/ratelimit uses.
+    fn rlconfig(&self) -> String;
+
+    /// Lists statistics per limit, under the statsd names of envoyproxy/ratelimit.
+    fn stats(&self) -> String;
+
+    /// Lists all settings with their values and sources. Secrets are hidden.
+    fn config(&self) -> String;
+
+    /// Explains which rules a request matches, and lists the Redis keys of the counters.
+    fn explain(&self, query: &SampleQuery) -> TextResult;
+
+    /// Lists the rules of the active policy that match a search, as JSON.
+    fn policy(&self, query: &PolicyQuery) -> String;
+
+    /// Lists the keys with the most rejections, as JSON.
+    fn top(&self) -> String;
+
+    /// Reports the current rates, the latency percentiles and the state of the store, as JSON.
+    fn now(&self) -> String;
+
+    /// Predicts the decision on a request without charging any counter, as JSON.
+    fn try_request(&self, query: SampleQuery) -> impl Future<Output = TextResult> + Send;
+
+    /// Lists the active overrides.
+    fn overrides(&self) -> String;
+
+    /// Reports the current log level and, if an operator changed it, when the change expires.
+    fn log_level(&self) -> String;
+
+    /// Reads the counters of a descriptor, given as `k=v,k2=v2`, without charging them, or resets
+    /// them.
+    fn counters(
+        &self,
+        domain: &str,
+        descriptor: &str,
+        reset: bool,
+    ) -> impl Future<Output = TextResult> + Send;
+
+    /// Carries out an operator's change and returns a message for the operator.
+    fn run_action(&self, action: AdminAction) -> TextResult;
+
+    /// Returns the operator token. Called for each request that changes the service, so that a
+    /// rotated token takes effect without a restart.
+    fn token(&self) -> OperatorToken;
+}
+
+/// Response to a `/json` or `/authz` request.
+#[derive(Clone, Debug)]
+pub struct DecisionResponse {
+    /// HTTP status: 200 for OK, 429 for OVER_LIMIT (or 403 for `/authz` with `denied_status=403`),
+    /// 400 for an invalid request, 503 for an unavailable store.
+    pub status: u16,
+    /// Names and values of the response headers. Without a `content-type` header, the body is sent
+    /// as plain text.
+    pub headers: Vec<(String, String)>,
+    /// Response body; with status 400 or 503, one line of text.
+    pub body: String,
+}
+
+/// Query parameters of `/explain` and `/try`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SampleQuery {
+    /// Domain of the request.
+    pub domain: String,
+    /// Descriptors of the request, each as `k=v,k2=v2`.
+    pub descriptors: Vec<String>,
+    /// Hits that each descriptor would charge; 0 only checks the limits.
+    pub hits: u64,
+}
+
+/// Query parameters of `/policy`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyQuery {
+    /// Text to search for in the paths, file names and limit names of rules, ignoring case.
+    pub search: Option<String>,
+    /// Maximum number of rules to list.
+    pub rules_max: usize,
+}
+
+/// Change requested by an operator. A change without a `lifetime` lasts until an operator undoes it
+/// or the process ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AdminAction {
+    /// Overrides the limits of a rule, or of all rules in a domain.
+    SetOverride {
+        /// Target of the override: a domain, or the path of a rule as listed by `/rlconfig`.
+        target: String,
+        /// Override to set: `shadow`, `allow`, `deny`, or a percentage of the limit such as `20%`.
+        to: String,
+        /// Time until the override expires, or `None` if it never does.
+        lifetime: Option<Duration>,
+    },
+    /// Removes the override of one target, or removes all overrides.
+    RemoveOverrides {
+        /// Target of the override to remove: a domain or the path of a rule. `None` removes all
+        /// overrides.
+        target: Option<String>,
+    },
+    /// Makes the service act as if Redis were unavailable, to simulate an outage.
+    DisableStore {
+        /// Time until the simulated outage ends, or `None` if it lasts until
+        /// [`AdminAction::EnableStore`].
+        lifetime: Option<Duration>,
+    },
+    /// Ends a simulated outage, so that the service uses Redis again.
+    EnableStore,
+    /// Changes the log level of the service.
+    SetLogLevel {
+        /// New log level: `off`, `error`, `warn`, `info` or `debug`.
+        level: String,
+        /// Time until the configured level is restored, or `None` if the change never expires.
+        lifetime: Option<Duration>,
+    },
+}
+
+/// State of the token that an operator must present to change the service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OperatorToken {
+    /// No token file is configured, so the debug port is read-only.
+    NotConfigured,
+    /// The token file cannot be read, so every change is rejected.
+    Unreadable,
+    /// Token from the token file. If the token is empty, the debug port is read-only.
+    Text(String),
+}
