@@ -94,30 +94,31 @@ pub(super) fn to_domain<'d>(
     refund: bool,
     bounds: &Bounds,
 ) -> Result<Descriptors<'d>, CheckError> {
+    let invalid = |reason: String| Err(CheckError::Invalid(reason));
     if domain.is_empty() {
-        return Err(CheckError::EmptyDomain);
+        return invalid("the domain must not be empty".to_owned());
     }
     if descriptors.is_empty() {
-        return Err(CheckError::NoDescriptors);
+        return invalid("a call needs at least one descriptor".to_owned());
     }
-    let max = bounds.descriptors_max;
-    if descriptors.len() > max {
-        return Err(CheckError::TooManyDescriptors { max });
+    let Bounds { descriptors_max, entries_max, message_bytes_max, .. } = *bounds;
+    if descriptors.len() > descriptors_max {
+        return invalid(format!("at most {descriptors_max} descriptors in one call"));
     }
     let mut bytes = domain.len();
     for (at, descriptor) in descriptors.iter().enumerate() {
-        let max = bounds.entries_max;
-        if descriptor.entries.len() > max {
-            return Err(CheckError::TooManyEntries { descriptor: at, max });
+        if descriptor.entries.len() > entries_max {
+            return invalid(format!("descriptors[{at}]: at most {entries_max} entries"));
         }
         if descriptor.entries.iter().any(|entry| entry.key.is_empty()) {
-            return Err(CheckError::EmptyKey { descriptor: at });
+            return invalid(format!("descriptors[{at}]: a key must not be empty"));
         }
         bytes = bytes.saturating_add(descriptor.total_bytes());
     }
-    let max = bounds.message_bytes_max;
-    if bytes > max {
-        return Err(CheckError::TooLarge { max });
+    if bytes > message_bytes_max {
+        return invalid(format!(
+            "the descriptors of a call may have at most {message_bytes_max} bytes together"
+        ));
     }
     let convert = |descriptor: &'d Descriptor<'_>| domain::Descriptor {
         entries: &descriptor.entries,
@@ -147,7 +148,9 @@ mod tests {
         };
         let size = "api".len() + "user".len() + "ann".len() + "job".len() + "ip".len() + "1".len();
         assert_eq!(within(size), Ok(2));
-        assert_eq!(within(size - 1), Err(CheckError::TooLarge { max: size - 1 }));
+        let text =
+            format!("the descriptors of a call may have at most {} bytes together", size - 1);
+        assert_eq!(within(size - 1), Err(CheckError::Invalid(text)));
     }
 
     #[test]

@@ -258,9 +258,11 @@ fn to_check_error(error: DecideError) -> CheckError {
     match error {
         DecideError::Unavailable => CheckError::Unavailable,
         DecideError::TooManyChecks { checks_max, .. } => {
-            CheckError::TooManyChecks { max: checks_max }
+            CheckError::Invalid(format!("the call checks more than {checks_max} limits"))
         }
-        DecideError::TooMuchWork => CheckError::TooMuchWork { max: CALL_WORK_MAX },
+        DecideError::TooMuchWork => CheckError::Invalid(format!(
+            "the call needs more than {CALL_WORK_MAX} µs of Redis; split its descriptors over several"
+        )),
     }
 }
 

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use super::any_store::AnyStore;
 use super::error::ConfigError;
-use super::redis_stack::RedisStackConfig;
 use crate::clock::Clock;
 use crate::policy::Secret;
 use crate::resilience::deadline::BUDGET_DEFAULT;
@@ -211,15 +210,9 @@ impl RedisOptions {
             breaker_clock: Some(MonotonicClock::new(|| Clock::System.monotonic_now())),
             ..RedisConfig::with_budget(self.budget)
         };
-        let stack = RedisStackConfig {
-            stack: StackConfig {
-                budget: self.budget,
-                replicas: self.replicas,
-                refusal_cache: true,
-            },
-            keys_max,
-        };
-        let opened = AnyStore::open_redis(client, stack, clock);
+        let stack =
+            StackConfig { budget: self.budget, replicas: self.replicas, refusal_cache: true };
+        let opened = AnyStore::open_redis(client, stack, keys_max, clock);
         opened.map_err(|error| ConfigError::Option(error.to_string()))
     }
 }

@@ -17,32 +17,24 @@ use crate::store::redis::store::TimeSource;
 /// Stack that calls Redis and falls back to the memory store.
 pub(crate) type RedisStack = Arc<Stack<RedisStore<RedisClient>, MemoryStore>>;
 
-/// Configuration of a [`RedisStack`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RedisStackConfig {
-    /// Configuration of the stack, whatever its store.
-    pub(crate) stack: StackConfig,
-    /// Maximum number of counters in the memory store.
-    pub(crate) keys_max: usize,
-}
-
 impl AnyStore {
-    /// Creates a stack with a Redis store. Connections are opened in the background, on the
-    /// current tokio runtime or on the worker runtimes of `client`. `clock` measures outages.
+    /// Creates a stack with a Redis store, and a memory store for at most `keys_max` counters.
+    /// Connections are opened in the background, on the current tokio runtime or on the worker
+    /// runtimes of `client`. `clock` measures outages.
     ///
     /// # Errors
     ///
     /// Returns an error if there is no address or a certificate cannot be parsed.
     pub(crate) fn open_redis(
         client: RedisConfig,
-        config: RedisStackConfig,
+        stack: StackConfig,
+        keys_max: usize,
         clock: Clock,
     ) -> Result<AnyStore, RedisConfigError> {
         let prefix = client.prefix.clone();
         let connections = RedisClient::open(client, PRODUCTION.all().to_vec())?;
         let store = RedisStore::new(connections, prefix, TimeSource::Server);
-        let local = MemoryStore::new(config.keys_max);
-        Ok(AnyStore::Redis(Stack::new(store, local, config.stack, clock)))
+        Ok(AnyStore::Redis(Stack::new(store, MemoryStore::new(keys_max), stack, clock)))
     }
 
     /// Returns the stack with the Redis store, or `None` if counters are in memory.

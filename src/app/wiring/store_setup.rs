@@ -10,7 +10,6 @@ use crate::app::exit_codes::Failure;
 use crate::clock::Clock;
 use crate::decide::Decider;
 use crate::limiter::any_store::AnyStore;
-use crate::limiter::redis_stack::RedisStackConfig;
 use crate::policy::Secret;
 use crate::resilience::stack::StackConfig;
 use crate::settings::Settings;
@@ -40,15 +39,12 @@ impl AnyStore {
         }
         let redis = settings.redis().map_err(|error| Failure::Settings(vec![error]))?;
         let config = redis_config(settings, &redis, secret, workers)?;
-        let stack = RedisStackConfig {
-            stack: StackConfig {
-                budget: settings.store_budget,
-                replicas: settings.replicas,
-                refusal_cache: settings.refusal_cache,
-            },
-            keys_max: settings.max_keys,
+        let stack = StackConfig {
+            budget: settings.store_budget,
+            replicas: settings.replicas,
+            refusal_cache: settings.refusal_cache,
         };
-        let opened = AnyStore::open_redis(config, stack, Clock::System);
+        let opened = AnyStore::open_redis(config, stack, settings.max_keys, Clock::System);
         opened.map_err(|error| Failure::Usage(error.to_string()))
     }
 
