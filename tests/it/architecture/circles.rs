@@ -18,7 +18,6 @@ const TO_BE_MENDED: &str = "to be mended";
 const DIRECTORIES: &[Allowed] = &[
     (&["algorithm", "algorithm/hybrid"], TO_BE_MENDED),
     (&["app", "app/wiring"], TO_BE_MENDED),
-    (&["cli", "cli/simulate"], TO_BE_MENDED),
     (&["resilience", "resilience/ledger"], TO_BE_MENDED),
     (&["store/redis", "store/redis/client", "store/redis/script"], TO_BE_MENDED),
     (&["telemetry", "telemetry/otlp"], TO_BE_MENDED),
@@ -38,7 +37,6 @@ const FILES: &[Allowed] = &[
         ],
         TO_BE_MENDED,
     ),
-    (&["cli::simulate", "cli::simulate::chart", "cli::simulate::report"], TO_BE_MENDED),
     (&["decide", "decide::limited_by", "decide::quota_roles", "decide::status"], TO_BE_MENDED),
     (&["resilience::prepaid_hits", "resilience::refusal_cache", "resilience::stack"], TO_BE_MENDED),
     (&["store::memory::rules", "store::memory::shard", "store::memory::sketch"], TO_BE_MENDED),
