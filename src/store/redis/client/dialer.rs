@@ -549,10 +549,13 @@ impl Dialer {
             Value::ServerError(_) => return,
             Value::BulkString(stored) if stored != meta.as_bytes() => {
                 self.stats.meta_mismatches.add(1);
-                tracing::warn!(
-                    node = %self.address,
-                    "another replica uses a different key secret or format: counters are not shared"
-                );
+                let node = &self.address;
+                if let Some(suppressed) = self.log_limiter().admit("other key secret", node) {
+                    tracing::warn!(
+                        %node, suppressed,
+                        "another replica uses a different key secret or format: counters are not shared"
+                    );
+                }
             }
             _ => {}
         }
