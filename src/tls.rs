@@ -3,6 +3,12 @@
 //!
 //! Not here: reading files (`app`), verification of the server's callers (`server::tls`).
 
+#[cfg(feature = "server")]
+mod connector;
+
+#[cfg(feature = "server")]
+pub(crate) use connector::{Connector, SocketError};
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -40,6 +46,8 @@ pub enum TlsError {
     /// The extended key usage of the certificate does not permit the role in which it is used:
     /// server or client.
     WrongUsage,
+    /// The name that a server's certificate must contain is not a host name or an IP address.
+    ServerName(String),
     /// Allowed callers or grants are configured without a CA for verifying client certificates.
     AllowListWithoutAuthority,
 }
@@ -64,6 +72,9 @@ impl fmt::Display for TlsError {
             }
             TlsError::Unusable(reason) => {
                 return write!(f, "certificate and key cannot be used: {reason}");
+            }
+            TlsError::ServerName(name) => {
+                return write!(f, "{name:?} is neither a host name nor an IP address");
             }
             TlsError::Expired => "the certificate has expired",
             TlsError::NotYetValid => "the certificate is not valid yet",

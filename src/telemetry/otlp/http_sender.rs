@@ -3,25 +3,20 @@
 //! Each request opens a new connection. Exports are seconds apart, and a collector behind a load
 //! balancer may have been replaced in the meantime.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use http::{Method, Request, Uri};
 use http_body_util::Full;
-use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use rustls::crypto::ring;
-use rustls::{ClientConfig, RootCertStore};
 use tokio::runtime::Handle;
 use tokio::time;
 
 use super::{OtlpError, OtlpTarget};
 use crate::domain::with_causes;
-use crate::tls::TlsError;
+use crate::tls::Connector;
 
 /// Maximum size of the headers of a collector's response, 64 KiB. The body of the response is not
 /// read.
@@ -30,7 +25,7 @@ const RESPONSE_HEAD_BYTES_MAX: usize = 64 * 1024;
 /// HTTP client for one OTLP endpoint.
 #[derive(Clone, Debug)]
 pub(super) struct HttpSender {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: Client<Connector, Full<Bytes>>,
     endpoint: Uri,
     headers: HeaderMap,
     timeout: Duration,
@@ -46,25 +41,11 @@ impl HttpSender {
     ///
     /// Returns an error if the target's endpoint, headers or CA are invalid.
     pub(super) fn new(target: &OtlpTarget) -> Result<HttpSender, OtlpError> {
-        let url = target.endpoint_with_scheme();
-        let invalid =
-            || OtlpError::Endpoint(format!("{:?} is not an http or https URL", target.endpoint));
-        let endpoint: Uri = url.parse().map_err(|_| invalid())?;
-        if endpoint.host().is_none_or(str::is_empty) {
-            return Err(invalid());
-        }
-        let config = match endpoint.scheme_str() {
-            Some("http") => build_unused_config(),
-            Some("https") => target.certificates.build_config("http/1.1"),
-            _ => return Err(invalid()),
-        };
-        let mut connector = HttpConnector::new();
-        connector.enforce_http(false);
-        let config = config.map_err(|error| OtlpError::Tls(error.to_string()))?;
+        let (endpoint, connector) = target.build_connector("http/1.1")?;
         let client = Client::builder(TokioExecutor::new())
             .pool_max_idle_per_host(0)
             .http1_max_buf_size(RESPONSE_HEAD_BYTES_MAX)
-            .build(HttpsConnector::from((connector, config)));
+            .build(connector);
         let mut headers = build_header_map(&target.headers)?;
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
         let agent = concat!("tidegate/", env!("CARGO_PKG_VERSION"));
@@ -93,14 +74,6 @@ impl HttpSender {
             Ok(Err(_)) | Err(_) => Err("no response in time".to_owned()),
         }
     }
-}
-
-/// Returns a TLS configuration that trusts nobody, for an endpoint without TLS.
-fn build_unused_config() -> Result<Arc<ClientConfig>, TlsError> {
-    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    let builder = builder.with_safe_default_protocol_versions()?;
-    let roots = RootCertStore::empty();
-    Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
 }
 
 fn build_header_map(pairs: &[(String, String)]) -> Result<HeaderMap, OtlpError> {

@@ -17,11 +17,12 @@ use std::str::FromStr as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use http::Uri;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::transport::{Channel, Endpoint};
 
 use super::metric::{MetricFamily, MetricSource, MetricValue, counter};
-use crate::tls::ClientCertificates;
+use crate::tls::{ClientCertificates, Connector};
 
 /// Protocol between this process and the collector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,32 +88,43 @@ impl fmt::Display for OtlpError {
 impl std::error::Error for OtlpError {}
 
 impl OtlpTarget {
-    fn endpoint_with_scheme(&self) -> String {
-        match self.endpoint.contains("://") {
+    /// Parses the endpoint, and creates a connector to it that offers `protocol` with ALPN. Returns
+    /// an error for an invalid endpoint or CA.
+    fn build_connector(&self, protocol: &str) -> Result<(Uri, Connector), OtlpError> {
+        let invalid = |reason: &dyn fmt::Display| OtlpError::Endpoint(reason.to_string());
+        let url = match self.endpoint.contains("://") {
             true => self.endpoint.clone(),
             false => format!("http://{}", self.endpoint),
-        }
+        };
+        let uri = Uri::from_str(&url).map_err(|error| {
+            invalid(&format!("{:?} is not an address ({error})", self.endpoint))
+        })?;
+        let without_host = || invalid(&format!("{:?} has no host", self.endpoint));
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(without_host)?;
+        // Brackets surround an IPv6 address in a URL, but not elsewhere.
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let (default_port, tls) = match uri.scheme_str() {
+            Some("http") => (80, None),
+            Some("https") => (443, Some((&self.certificates, protocol, host))),
+            _ => return Err(invalid(&"only http and https are supported")),
+        };
+        let connector = Connector::new(host, uri.port_u16().unwrap_or(default_port), tls)
+            .map_err(|error| OtlpError::Tls(error.to_string()))?;
+        Ok((uri, connector))
     }
 
     /// Creates a gRPC channel on the current Tokio runtime. The channel connects at the first
     /// request. Returns an error for an invalid endpoint or CA.
     fn build_channel(&self) -> Result<Channel, OtlpError> {
-        let invalid = |reason: &dyn fmt::Display| OtlpError::Endpoint(reason.to_string());
-        let endpoint = Endpoint::from_shared(self.endpoint_with_scheme())
-            .map_err(|error| invalid(&format!("{:?} is not an address ({error})", self.endpoint)))?
+        let (uri, connector) = self.build_connector("h2")?;
+        let authority = uri.authority().map_or("", |authority| authority.as_str());
+        // The connector does TLS itself, so tonic must not.
+        let endpoint = Endpoint::from_shared(format!("http://{authority}"))
+            .map_err(|error| OtlpError::Endpoint(error.to_string()))?
+            .origin(uri)
             .connect_timeout(self.timeout)
             .timeout(self.timeout);
-        let tls = match endpoint.uri().scheme_str() {
-            Some("http") => return Ok(endpoint.connect_lazy()),
-            Some("https") => match &self.certificates.authority {
-                Some(pem) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)),
-                None => ClientTlsConfig::new().with_native_roots(),
-            },
-            _ => return Err(invalid(&"only http and https are supported")),
-        };
-        let endpoint =
-            endpoint.tls_config(tls).map_err(|error| OtlpError::Tls(error.to_string()))?;
-        Ok(endpoint.connect_lazy())
+        Ok(endpoint.connect_with_connector_lazy(connector))
     }
 
     fn build_metadata(&self) -> Result<MetadataMap, OtlpError> {
