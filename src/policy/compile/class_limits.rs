@@ -107,7 +107,7 @@ impl DividedBucket<'_> {
         let (burst, window) = (self.bucket.burst, self.raw_limit.rate.window());
         let burst_max = hybrid_burst_max(window);
         if burst.0 > burst_max {
-            return Err(BoundsError::BurstTooLarge { burst: burst.0, burst_max });
+            return Err(BoundsError::burst_too_large(burst.0, burst_max));
         }
         let hybrid = Hybrid {
             burst,

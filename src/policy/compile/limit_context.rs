@@ -4,10 +4,9 @@
 
 use super::limit_numbers::BoundsError;
 use crate::domain::{Charge, Limit, OnStoreFailure};
-use crate::policy::diagnostic::{DiagnosticKind, Target};
+use crate::policy::diagnostic::Target;
 use crate::policy::lookup::request_override::stable_hash;
 use crate::policy::read_budget::ReadBudget;
-use crate::policy::syntax::keywords;
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
 /// Settings of a domain that are needed to compile its limits.
@@ -64,26 +63,10 @@ pub(crate) fn report_bounds_error<'d>(
     fields: &Fields<'d>,
     error: BoundsError,
 ) -> ErrorReported {
-    let (key, kind) = match error {
-        BoundsError::WindowTooLong { .. } => {
-            (keywords::UNIT_MULTIPLIER, DiagnosticKind::OutOfRange)
-        }
-        BoundsError::BurstWithoutBucket | BoundsError::BurstWithZeroRate => {
-            (keywords::BURST, DiagnosticKind::Conflict)
-        }
-        BoundsError::BurstTooLarge { .. } => (keywords::BURST, DiagnosticKind::OutOfRange),
-        BoundsError::RateTooLargeForBurst { .. } => {
-            (keywords::REQUESTS_PER_UNIT, DiagnosticKind::OutOfRange)
-        }
-        BoundsError::TooManyHits { .. } => {
-            (keywords::REQUESTS_PER_UNIT, DiagnosticKind::OutOfRange)
-        }
-        BoundsError::BilledConcurrency { .. } => (keywords::CHARGE, DiagnosticKind::Conflict),
-        BoundsError::CostAboveCapacity { .. } => (keywords::COST, DiagnosticKind::OutOfRange),
-    };
+    let BoundsError { key, kind, message } = error;
     if fields.is_set(&key) {
-        reader.report_key(&key, kind, error.to_string())
+        reader.report_key(&key, kind, message)
     } else {
-        reader.report(Target::Key, kind, error.to_string())
+        reader.report(Target::Key, kind, message)
     }
 }

@@ -3,13 +3,13 @@
 //!
 //! Not here: reading YAML (`rate_limit`), the arithmetic itself (`algorithm`).
 
-use std::fmt;
-
 use crate::domain::{
     Algorithm, Bucket, Calendar, Charge, Concurrency, FixedWindow, Hits, Limit, Micros,
     OnStoreFailure, Rate, Refill, SlidingLog, SlidingWindow, Unit, Window,
 };
+use crate::policy::diagnostic::DiagnosticKind;
 use crate::policy::spec::WINDOW_MAX;
+use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::words::{AlgorithmName, Word as _};
 
 /// Exclusive upper bound of `burst * emission` for a bucket stored as an arrival time, where
@@ -57,70 +57,29 @@ pub(crate) struct RawLimit {
 
 /// Reason why the numbers of a limit are invalid: they conflict, or exceed the range of the
 /// arithmetic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BoundsError {
-    /// The window is longer than [`WINDOW_MAX`].
-    WindowTooLong { unit: Unit, multiplier_max: u64 },
-    /// `burst` is set for an algorithm without a bucket.
-    BurstWithoutBucket,
-    /// `burst` is set with `requests_per_unit: 0`.
-    BurstWithZeroRate,
-    /// `burst` is too large for this rate and window.
-    BurstTooLarge { burst: u64, burst_max: u64 },
-    /// `burst` is not set, and its default, `requests_per_unit`, is too large.
-    RateTooLargeForBurst { burst_max: u64 },
-    /// `requests_per_unit` is more than the algorithm can count or store.
-    TooManyHits { algorithm: AlgorithmName, hits_max: u64 },
-    /// `charge: billed` or `charge: always` is set for a concurrency limit, which cannot charge a
-    /// rejected call, because its slots are either in use or free.
-    BilledConcurrency { charge: Charge },
-    /// The cost of one request exceeds the capacity of the limit.
-    CostAboveCapacity { capacity: u64 },
+#[derive(Debug)]
+pub(crate) struct BoundsError {
+    /// Key that must be corrected.
+    pub(crate) key: Key,
+    pub(crate) kind: DiagnosticKind,
+    pub(crate) message: String,
 }
 
-impl fmt::Display for BoundsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            BoundsError::WindowTooLong { unit, multiplier_max } => write!(
-                f,
-                "the window is longer than ten years; with `unit: {}` the largest \
-                 `unit_multiplier` is {multiplier_max}",
-                unit.as_str()
-            ),
-            BoundsError::BurstWithoutBucket => f.write_str(
-                "`burst` is the capacity of a bucket, and this is none; write `algorithm: \
-                 token_bucket` or remove `burst`",
-            ),
-            BoundsError::BurstWithZeroRate => f.write_str(
-                "`requests_per_unit: 0` refuses everything, so `burst` has no meaning beside it; \
-                 remove one of the two",
-            ),
-            BoundsError::BurstTooLarge { burst, burst_max } => write!(
-                f,
-                "`burst: {burst}` is beyond the arithmetic; at this rate the largest is {burst_max}"
-            ),
-            BoundsError::RateTooLargeForBurst { burst_max } => write!(
-                f,
-                "as a burst this rate is beyond the arithmetic; write `burst: {burst_max}`, the \
-                 largest, or less beside it"
-            ),
-            BoundsError::TooManyHits { algorithm, hits_max } => write!(
-                f,
-                "`requests_per_unit` is beyond what `{}` can count; here the largest is {hits_max}",
-                algorithm.word()
-            ),
-            BoundsError::BilledConcurrency { charge } => write!(
-                f,
-                "a slot is taken or it is not, so `charge: {}` has no meaning for concurrency; \
-                 remove it",
-                charge.as_str()
-            ),
-            BoundsError::CostAboveCapacity { capacity } => write!(
-                f,
-                "one request would cost more than the capacity, so that none ever passes; the \
-                 largest `cost` is {capacity}"
-            ),
-        }
+impl BoundsError {
+    fn conflict(key: Key, message: impl Into<String>) -> BoundsError {
+        BoundsError { key, kind: DiagnosticKind::Conflict, message: message.into() }
+    }
+
+    fn out_of_range(key: Key, message: String) -> BoundsError {
+        BoundsError { key, kind: DiagnosticKind::OutOfRange, message }
+    }
+
+    /// Returns the error for a `burst` that is too large for this rate and window.
+    pub(crate) fn burst_too_large(burst: u64, burst_max: u64) -> BoundsError {
+        let message = format!(
+            "`burst: {burst}` is beyond the arithmetic; at this rate the largest is {burst_max}"
+        );
+        BoundsError::out_of_range(keywords::BURST, message)
     }
 }
 
@@ -148,7 +107,11 @@ impl RawLimit {
     pub(crate) fn check_cost(&self, limit: &Limit) -> Result<(), BoundsError> {
         let capacity = limit.capacity().0;
         if capacity > 0 && self.cost > capacity {
-            return Err(BoundsError::CostAboveCapacity { capacity });
+            let message = format!(
+                "one request would cost more than the capacity, so that none ever passes; the \
+                 largest `cost` is {capacity}"
+            );
+            return Err(BoundsError::out_of_range(keywords::COST, message));
         }
         Ok(())
     }
@@ -159,20 +122,29 @@ impl RawLimit {
         let (hits, length) = (Hits(requests_per_unit.into()), self.rate.window());
         if length > WINDOW_MAX {
             let multiplier_max = WINDOW_MAX.0 / Micros::from_secs(unit.seconds()).0;
-            return Err(BoundsError::WindowTooLong { unit, multiplier_max });
+            let message = format!(
+                "the window is longer than ten years; with `unit: {}` the largest \
+                 `unit_multiplier` is {multiplier_max}",
+                unit.word()
+            );
+            return Err(BoundsError::out_of_range(keywords::UNIT_MULTIPLIER, message));
         }
         let is_bucket =
             matches!(self.algorithm, AlgorithmName::TokenBucket | AlgorithmName::LeakyBucket);
         if self.burst.is_some() && !is_bucket {
-            return Err(BoundsError::BurstWithoutBucket);
+            let message = "`burst` is the capacity of a bucket, and this is none; write \
+                           `algorithm: token_bucket` or remove `burst`";
+            return Err(BoundsError::conflict(keywords::BURST, message));
         }
         let check_hits_max = |hits_max: u64| {
-            let algorithm = self.algorithm;
-            if hits.0 > hits_max {
-                Err(BoundsError::TooManyHits { algorithm, hits_max })
-            } else {
-                Ok(())
+            if hits.0 <= hits_max {
+                return Ok(());
             }
+            let message = format!(
+                "`requests_per_unit` is beyond what `{}` can count; here the largest is {hits_max}",
+                self.algorithm.word()
+            );
+            Err(BoundsError::out_of_range(keywords::REQUESTS_PER_UNIT, message))
         };
         Ok(match self.algorithm {
             AlgorithmName::FixedWindow => {
@@ -191,7 +163,12 @@ impl RawLimit {
             }
             AlgorithmName::Concurrency => {
                 if self.charge.keeps_debt() {
-                    return Err(BoundsError::BilledConcurrency { charge: self.charge });
+                    let message = format!(
+                        "a slot is taken or it is not, so `charge: {}` has no meaning for \
+                         concurrency; remove it",
+                        self.charge.word()
+                    );
+                    return Err(BoundsError::conflict(keywords::CHARGE, message));
                 }
                 check_hits_max(STORED_ENTRIES_MAX)?;
                 Algorithm::Concurrency(Concurrency { slots: hits, lease: self.lease })
@@ -226,7 +203,9 @@ pub(crate) fn compile_bucket(
     };
     if hits == 0 {
         if burst.is_some() {
-            return Err(BoundsError::BurstWithZeroRate);
+            let message = "`requests_per_unit: 0` refuses everything, so `burst` has no meaning \
+                           beside it; remove one of the two";
+            return Err(BoundsError::conflict(keywords::BURST, message));
         }
         // A bucket without capacity never refills; the interval only has to be valid.
         return Ok(bucket(Hits::ZERO, Refill::Arrival { emission: window }));
@@ -242,8 +221,14 @@ pub(crate) fn compile_bucket(
         (Refill::Credits { hits: Hits(hits), window }, (CREDITS_BOUND / debt_factor - 1) / window.0)
     };
     match burst {
-        Some(burst) if burst > burst_max => Err(BoundsError::BurstTooLarge { burst, burst_max }),
-        None if hits > burst_max => Err(BoundsError::RateTooLargeForBurst { burst_max }),
+        Some(burst) if burst > burst_max => Err(BoundsError::burst_too_large(burst, burst_max)),
+        None if hits > burst_max => {
+            let message = format!(
+                "as a burst this rate is beyond the arithmetic; write `burst: {burst_max}`, the \
+                 largest, or less beside it"
+            );
+            Err(BoundsError::out_of_range(keywords::REQUESTS_PER_UNIT, message))
+        }
         burst => Ok(bucket(Hits(burst.unwrap_or(hits)), refill)),
     }
 }
