@@ -27,7 +27,7 @@ pub(crate) fn read_list<'d>(
 ) -> Vec<(usize, NodeSpec)> {
     let mut nodes = Vec::new();
     let mut seen: HashMap<NodeIdentity, usize> = HashMap::new();
-    // If the value is not a list, the reader has already reported that.
+    // The reader has already reported what is wrong.
     let _ = reader.for_each(fields, key, |reader, at, fields| {
         let key = read_key(reader, fields);
         let value = reader.read_string(fields, &keywords::VALUE).map(Option::unwrap_or_default);
@@ -40,9 +40,8 @@ pub(crate) fn read_list<'d>(
                 Entry::Vacant(unseen) => drop(unseen.insert(at)),
             }
         }
-        if let Ok(node) = read_node(reader, fields, (key, value), defaults, path) {
-            nodes.push((at, node));
-        }
+        nodes.push((at, read_node(reader, fields, (key, value), defaults, path)?));
+        Ok(())
     });
     nodes
 }
@@ -234,39 +233,26 @@ fn read_rate_limits<'d>(
     fields: &Fields<'d>,
     context: LimitContext<'_>,
 ) -> Result<Vec<RateLimit>, ErrorReported> {
-    let (mut limits, mut reported, mut entries) = (Vec::new(), None, 0);
     let mut seen: HashMap<String, SourceLocation> = HashMap::new();
-    let present = reader.for_each(fields, &keywords::RATE_LIMITS, |reader, _, fields| {
-        entries += 1;
-        let limit = rate_limit::read(reader, fields, context);
-        match limit.as_ref().map(|limit| limit.name.as_deref()) {
-            Ok(None) => {
-                let message = "an entry of `rate_limits` needs a `name` of its own: it is part of \
-                               its counters' keys";
-                let error = reader.report(Target::Value, DiagnosticKind::Missing, message);
-                reported = Some(error);
-            }
-            Ok(Some(name)) => match seen.get(name) {
-                Some(first) => {
-                    let message = format!("a second limit of the name {}; rename it", quoted(name));
-                    reported = Some(reader.report_duplicate(&message, first));
-                }
-                None => {
-                    seen.insert(name.to_owned(), reader.current_location());
-                }
-            },
-            Err(error) => reported = Some(*error),
+    let limits = reader.for_each(fields, &keywords::RATE_LIMITS, |reader, _, fields| {
+        let limit = rate_limit::read(reader, fields, context)?;
+        let Some(name) = limit.name.as_deref() else {
+            let message = "an entry of `rate_limits` needs a `name` of its own: it is part of its \
+                           counters' keys";
+            return Err(reader.report(Target::Value, DiagnosticKind::Missing, message));
+        };
+        if let Some(first) = seen.get(name) {
+            let message = format!("a second limit of the name {}; rename it", quoted(name));
+            return Err(reader.report_duplicate(&message, first));
         }
-        limits.extend(limit);
+        seen.insert(name.to_owned(), reader.current_location());
+        Ok(limit)
     })?;
-    let message = match entries {
-        _ if present.is_none() => None,
-        0 => Some("an empty `rate_limits` limits nothing; remove it".to_owned()),
-        1..=CHECKS_MAX => None,
-        _ => Some(format!("one call has at most {CHECKS_MAX} checks; remove some limits")),
+    let Some(limits) = limits else { return Ok(Vec::new()) };
+    let message = match limits.len() {
+        0 => "an empty `rate_limits` limits nothing; remove it".to_owned(),
+        1..=CHECKS_MAX => return Ok(limits),
+        _ => format!("one call has at most {CHECKS_MAX} checks; remove some limits"),
     };
-    if let Some(message) = message {
-        return Err(reader.report_key(&keywords::RATE_LIMITS, DiagnosticKind::TooLarge, message));
-    }
-    reported.map_or(Ok(limits), Err)
+    Err(reader.report_key(&keywords::RATE_LIMITS, DiagnosticKind::TooLarge, message))
 }

@@ -50,21 +50,11 @@ fn read_list<'d, T>(
     most: usize,
     read: impl Fn(&mut Reader<'d>, &Fields<'d>) -> Result<T, ErrorReported>,
 ) -> Result<Vec<T>, ErrorReported> {
-    let (mut items, mut count, mut reported) = (Vec::new(), 0, None);
-    reader.for_each(fields, key, |reader, _, fields| {
-        count += 1;
-        if count <= most {
-            match read(reader, fields) {
-                Ok(item) => items.push(item),
-                Err(error) => reported = Some(error),
-            }
-        }
-    })?;
-    if let Some(error) = reported {
-        return Err(error);
-    }
-    if count > most {
-        let message = format!("`{}` has {count} items, and may have {most}; remove some", key.name);
+    let items = reader.for_each(fields, key, |reader, _, fields| read(reader, fields))?;
+    let items = items.unwrap_or_default();
+    if items.len() > most {
+        let (name, count) = (key.name, items.len());
+        let message = format!("`{name}` has {count} items, and may have {most}; remove some");
         return Err(reader.report_key(key, DiagnosticKind::TooLarge, message));
     }
     if items.is_empty() {

@@ -42,23 +42,16 @@ pub(crate) fn read(
 fn to_json(reader: &mut Reader<'_>, value: Node<'_>) -> Result<Json, ErrorReported> {
     Ok(match value.value() {
         Value::List(list) => {
-            let each = list.nodes().enumerate();
-            let list =
-                each.map(|(at, value)| reader.descend(PathStep::Index(at), |r| to_json(r, value)));
-            // Collect all results before `?`, so that every error in the list is reported.
-            Json::Array(list.collect::<Vec<_>>().into_iter().collect::<Result<_, _>>()?)
+            let items = list.nodes().enumerate();
+            let items = items.map(|(at, value)| (PathStep::Index(at), value));
+            Json::Array(reader.read_items(items, to_json)?)
         }
         Value::Map(map) => {
-            let (mut object, mut reported) = (Map::new(), None);
-            for (key, value) in map.entries() {
-                match reader.descend(key.as_step(), |reader| to_json(reader, value)) {
-                    Ok(value) => {
-                        object.insert(key.text().to_owned(), value);
-                    }
-                    Err(error) => reported = Some(error),
-                }
-            }
-            reported.map_or(Ok(Json::Object(object)), Err)?
+            let entries = map.entries().map(|(key, value)| (key.as_step(), (key, value)));
+            let entries = reader.read_items(entries, |reader, (key, value)| {
+                Ok((key.text().to_owned(), to_json(reader, value)?))
+            });
+            Json::Object(entries?.into_iter().collect())
         }
         Value::Scalar(text, _) => scalar_to_json(reader, text, value.scalar())?,
     })

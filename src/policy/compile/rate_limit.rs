@@ -79,23 +79,22 @@ fn read_replaces<'d>(
     fields: &Fields<'d>,
     limit_name: &str,
 ) -> Result<Box<[Box<str>]>, ErrorReported> {
-    let (mut names, mut reported) = (Vec::new(), None);
-    reader.for_each(fields, &keywords::REPLACES, |reader, _, entry| {
-        let error = match reader.read_string(entry, &keywords::REPLACED_NAME) {
-            Err(error) => error,
-            Ok(Some(name)) if !name.is_empty() && name == limit_name => {
-                let message = "a limit cannot replace itself; name another one".to_owned();
-                reader.report_key(&keywords::REPLACED_NAME, DiagnosticKind::Conflict, message)
+    let names = reader.for_each(fields, &keywords::REPLACES, |reader, _, entry| {
+        let name = reader.read_string(entry, &keywords::REPLACED_NAME)?;
+        match name.filter(|name| !name.is_empty()) {
+            Some(name) if name == limit_name => {
+                let message = "a limit cannot replace itself; name another one";
+                let (key, kind) = (&keywords::REPLACED_NAME, DiagnosticKind::Conflict);
+                Err(reader.report_key(key, kind, message))
             }
-            Ok(Some(name)) if !name.is_empty() => return names.push(name.into_boxed_str()),
-            Ok(_) => {
-                let message = "an entry of `replaces` needs `name: LIMIT`".to_owned();
-                reader.report(Target::Value, DiagnosticKind::Missing, message)
+            Some(name) => Ok(name.into_boxed_str()),
+            None => {
+                let message = "an entry of `replaces` needs `name: LIMIT`";
+                Err(reader.report(Target::Value, DiagnosticKind::Missing, message))
             }
-        };
-        reported = Some(error);
+        }
     })?;
-    reported.map_or(Ok(names.into()), Err)
+    Ok(names.unwrap_or_default().into())
 }
 
 /// Reports keys that conflict with `unlimited`. An unknown `unit` has no effect, because

@@ -118,29 +118,19 @@ fn read_classes<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
 ) -> Result<Vec<RawClass>, ErrorReported> {
-    let (mut classes, mut reported) = (Vec::new(), None);
-    reader.for_each_named(fields, &keywords::CLASSES, |reader, name, fields| {
-        let written = (
-            reader.read_percent(fields, &keywords::FLOOR),
-            reader.read_percent(fields, &keywords::SHARE),
-            reader.read_number(fields, &keywords::CLASS_BURST),
-            reader.read_number(fields, &keywords::CLASS_REQUESTS),
-        );
+    let classes = reader.for_each_named(fields, &keywords::CLASSES, |reader, name, fields| {
+        let floor = reader.read_percent(fields, &keywords::FLOOR);
+        let share = reader.read_percent(fields, &keywords::SHARE);
+        let burst = reader.read_number(fields, &keywords::CLASS_BURST);
+        let requests = reader.read_number(fields, &keywords::CLASS_REQUESTS);
         if name == NO_CLASS {
             let message = "a class cannot be called `none`, which is the word for no class";
-            let error = reader.report(Target::Key, DiagnosticKind::Conflict, message);
-            reported = Some(error);
+            return Err(reader.report(Target::Key, DiagnosticKind::Conflict, message));
         }
-        match written {
-            (Ok(floor), Ok(share), Ok(burst), Ok(requests)) => {
-                classes.push(RawClass { name: name.to_owned(), floor, share, burst, requests });
-            }
-            _ => reported = Some(ErrorReported),
-        }
+        let (floor, share, burst, requests) = (floor?, share?, burst?, requests?);
+        Ok(RawClass { name: name.to_owned(), floor, share, burst, requests })
     })?;
-    if let Some(error) = reported {
-        return Err(error);
-    }
+    let classes = classes.unwrap_or_default();
     if classes.is_empty() {
         let message = "`tiers` needs `classes`: at least one name with its floor or share";
         return Err(reader.report(Target::Key, DiagnosticKind::Missing, message));

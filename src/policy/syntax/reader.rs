@@ -167,14 +167,14 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// Reads a map of maps by calling `read` with the name and the fields of each inner map.
-    /// Reports values that are not maps. Returns `None` if the key is absent.
-    pub(crate) fn for_each_named(
+    /// Reads a map of maps by calling `read` with the name and the fields of each inner map. Fails
+    /// after the last one if any failed. Returns `None` if the key is absent.
+    pub(crate) fn for_each_named<T>(
         &mut self,
         fields: &Fields<'d>,
         key: &Key,
-        mut read: impl FnMut(&mut Self, &'d str, &Fields<'d>),
-    ) -> ReadResult<()> {
+        mut read: impl FnMut(&mut Self, &'d str, &Fields<'d>) -> Result<T, ErrorReported>,
+    ) -> ReadResult<Vec<T>> {
         let ValueType::MapOf(level) = key.value_type else { return Ok(None) };
         self.read_value(fields, key, |reader, value| {
             let Value::Map(map) = value.value() else {
@@ -182,45 +182,57 @@ impl<'d> Reader<'d> {
                     format!("`{}` must be a map of names, not {}", key.name, type_name(value));
                 return Err(reader.report(Target::Value, DiagnosticKind::WrongType, message));
             };
-            for (name, value) in map.entries() {
-                if reader.should_stop() {
-                    break;
+            let entries = map.entries().map(|(name, value)| (name.as_step(), (name, value)));
+            let items = reader.read_items(entries, |reader, (name, value)| {
+                if name.core_scalar() != Scalar::Text || name.text().is_empty() {
+                    let message = format!("a name in `{}` must be text; quote it", key.name);
+                    return Err(reader.report(Target::Key, DiagnosticKind::WrongType, message));
                 }
-                reader.descend(name.as_step(), |reader| {
-                    if name.core_scalar() != Scalar::Text || name.text().is_empty() {
-                        let message = format!("a name in `{}` must be text; quote it", key.name);
-                        reader.report(Target::Key, DiagnosticKind::WrongType, message);
-                    } else if let Ok(fields) = reader.check_map(level, value) {
-                        read(reader, name.text(), &fields);
-                    }
-                });
-            }
-            Ok(Some(()))
+                let fields = reader.check_map(level, value)?;
+                read(reader, name.text(), &fields)
+            });
+            items.map(Some)
         })
     }
 
-    /// Reads a list of maps by calling `read` with the position and the fields of each map.
-    /// Reports items that are not maps. Returns `None` if the key is absent.
-    pub(crate) fn for_each(
+    /// Reads a list of maps by calling `read` with the position and the fields of each map. Fails
+    /// after the last one if any failed. Returns `None` if the key is absent.
+    pub(crate) fn for_each<T>(
         &mut self,
         fields: &Fields<'d>,
         key: &Key,
-        mut read: impl FnMut(&mut Self, usize, &Fields<'d>),
-    ) -> ReadResult<()> {
+        mut read: impl FnMut(&mut Self, usize, &Fields<'d>) -> Result<T, ErrorReported>,
+    ) -> ReadResult<Vec<T>> {
         let ValueType::List(level) = key.value_type else { return Ok(None) };
         self.read_value(fields, key, |reader, value| {
-            for (at, entry) in reader.check_list(key, value)?.nodes().enumerate() {
-                if reader.should_stop() {
-                    break;
-                }
-                reader.descend(PathStep::Index(at), |reader| {
-                    if let Ok(fields) = reader.check_map(level, entry) {
-                        read(reader, at, &fields);
-                    }
-                });
-            }
-            Ok(Some(()))
+            let entries = reader.check_list(key, value)?.nodes().enumerate();
+            let entries = entries.map(|(at, entry)| (PathStep::Index(at), (at, entry)));
+            let items = reader.read_items(entries, |reader, (at, entry)| {
+                let fields = reader.check_map(level, entry)?;
+                read(reader, at, &fields)
+            });
+            items.map(Some)
         })
+    }
+
+    /// Reads the items of a list or map, each at its step. Reads all of them, so that every error is
+    /// reported, unless there are too many errors. Fails if any item failed.
+    pub(crate) fn read_items<I, T>(
+        &mut self,
+        items: impl Iterator<Item = (PathStep, I)>,
+        mut read: impl FnMut(&mut Self, I) -> Result<T, ErrorReported>,
+    ) -> Result<Vec<T>, ErrorReported> {
+        let (mut read_items, mut reported) = (Vec::new(), None);
+        for (step, item) in items {
+            if self.should_stop() {
+                break;
+            }
+            match self.descend(step, |reader| read(reader, item)) {
+                Ok(item) => read_items.push(item),
+                Err(error) => reported = Some(error),
+            }
+        }
+        reported.map_or(Ok(read_items), Err)
     }
 
     /// Reads the value under `key` by calling `read` with its node. Does not check the value, which
@@ -242,22 +254,17 @@ impl<'d> Reader<'d> {
     /// Reads a list of names. Reports empty names. Returns `None` if the key is absent.
     pub(crate) fn read_names(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<Vec<String>> {
         self.read_value(fields, key, |reader, value| {
-            let (mut names, mut reported) = (Vec::new(), None);
-            for (at, entry) in reader.check_list(key, value)?.nodes().enumerate() {
-                let name = reader.descend(PathStep::Index(at), |reader| {
-                    let name = reader.convert_to_string(key, entry)?;
-                    if name.is_empty() {
-                        let message = format!("an entry of `{}` is empty; remove it", key.name);
-                        return Err(reader.report(Target::Value, DiagnosticKind::Missing, message));
-                    }
-                    Ok(name)
-                });
-                match name {
-                    Ok(name) => names.push(name),
-                    Err(fault) => reported = Some(fault),
+            let entries = reader.check_list(key, value)?.nodes().enumerate();
+            let entries = entries.map(|(at, entry)| (PathStep::Index(at), entry));
+            let names = reader.read_items(entries, |reader, entry| {
+                let name = reader.convert_to_string(key, entry)?;
+                if name.is_empty() {
+                    let message = format!("an entry of `{}` is empty; remove it", key.name);
+                    return Err(reader.report(Target::Value, DiagnosticKind::Missing, message));
                 }
-            }
-            reported.map_or(Ok(Some(names)), Err)
+                Ok(name)
+            });
+            names.map(Some)
         })
     }
 
