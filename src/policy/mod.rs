@@ -42,4 +42,4 @@ pub use syntax::json_schema::schema;
 pub use syntax::resource::{
     DescriptorFields, DomainDefaults, LimitFields, Resource, ResourceWriter,
 };
-pub use syntax::yaml::DEPTH_MAX as NESTING_MAX;
+pub use syntax::yaml::tree::DEPTH_MAX as NESTING_MAX;

@@ -9,7 +9,10 @@
 pub(crate) mod errors;
 mod input;
 pub(crate) mod scalar;
+pub(crate) mod tree;
 pub(crate) mod writer;
+
+pub(crate) use self::tree::{Children, DEPTH_MAX, Node, Style, Tree, Value, YamlError};
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -20,16 +23,12 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 use self::errors::{alias_error, bracket_error, depth_error, empty_error, syntax_error};
 use self::input::{Input, PunctuationCounter};
 use self::scalar::Scalar;
+use self::tree::{NodeKind, pairs};
+use self::writer::{TooDeep, TreeWriter};
 use crate::policy::diagnostic::{
     DIAGNOSTICS_MAX, DiagnosticKind, Path, PathStep, Span, TOO_MANY_ERRORS_MESSAGE, quoted, to_u32,
 };
 use crate::policy::read_budget::exceeded_message;
-
-/// Maximum nesting depth. A map counts as one level; a list counts only if it is directly inside
-/// another list, so `descriptors` and its maps are one level. A descriptor has at most 160 entries,
-/// and a policy from a control plane has one level per entry. In flow style (`{…}`), the parser
-/// allows only 127 levels.
-pub const DEPTH_MAX: usize = 160;
 
 /// Maximum number of nodes that aliases may add to the nodes written in the file. This allows
 /// 100,000 rules to share one anchored `rate_limit` of eight nodes, but rejects "billion laughs"
@@ -50,207 +49,6 @@ fn span_of(span: &saphyr_parser::Span, is_scalar: bool) -> Span {
         true => u32::MAX,
     };
     Span { width, ..Span::at(span.start.line(), span.start.col() + 1) }
-}
-
-/// Error in a YAML file, without the file name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct YamlError {
-    pub(crate) kind: DiagnosticKind,
-    pub(crate) message: String,
-    /// Path of the faulty node. If the tag of a key is faulty, this is the path of the map that
-    /// contains the key.
-    pub(crate) path: Path,
-    pub(crate) span: Span,
-}
-
-impl YamlError {
-    fn new(kind: DiagnosticKind, message: impl Into<String>, span: Span) -> Self {
-        YamlError { kind, message: message.into(), path: Path::default(), span }
-    }
-}
-
-/// Style of a scalar, which determines how its text is interpreted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Style {
-    /// Unquoted: may be null, a boolean, a number, or text.
-    Plain,
-    /// Quoted, block scalar, or tagged `!!str`: always text.
-    Quoted,
-    /// Tagged `!!float`: a whole number is interpreted as a float.
-    Float,
-}
-
-/// Compact form of one node (24 bytes). The size matters, because a file can have a node for every
-/// two bytes. Children and text are in buffers that all nodes of the tree share.
-#[derive(Debug)]
-struct NodeRecord {
-    span: Span,
-    /// Start of the node's text or children: a byte offset in [`Tree::text`] for a scalar, or an
-    /// index in [`Tree::children`] for a list or map.
-    start: u32,
-    end: u32,
-    kind: NodeKind,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum NodeKind {
-    Scalar(Style),
-    List,
-    Map,
-}
-
-/// Parsed YAML document.
-#[derive(Debug, Default)]
-pub(crate) struct Tree {
-    records: Vec<NodeRecord>,
-    /// Node indices: the items of each list, and the alternating keys and values of each map. With
-    /// aliases and merge keys, several nodes can share a child.
-    children: Vec<u32>,
-    text: String,
-    root: u32,
-    /// Errors that did not stop parsing, at most [`DIAGNOSTICS_MAX`].
-    pub(crate) problems: Vec<YamlError>,
-}
-
-/// Node of a parsed document.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Node<'t> {
-    tree: &'t Tree,
-    record: &'t NodeRecord,
-}
-
-/// Value of a node: a scalar, a list, or a map.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Value<'t> {
-    Scalar(&'t str, Style),
-    List(Children<'t>),
-    Map(Children<'t>),
-}
-
-/// Items of a list, or alternating keys and values of a map, in file order. Entries from merge keys
-/// come last.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Children<'t> {
-    tree: &'t Tree,
-    ids: &'t [u32],
-}
-
-impl Tree {
-    pub(crate) fn root(&self) -> Node<'_> {
-        self.node(self.root)
-    }
-
-    /// Returns the memory that the tree takes, in bytes.
-    pub(crate) fn bytes(&self) -> usize {
-        self.records.len() * size_of::<NodeRecord>()
-            + self.children.len() * size_of::<u32>()
-            + self.text.len()
-    }
-
-    fn node(&self, id: u32) -> Node<'_> {
-        Node { tree: self, record: &self.records[id as usize] }
-    }
-}
-
-impl<'t> Node<'t> {
-    pub(crate) fn span(self) -> Span {
-        self.record.span
-    }
-
-    pub(crate) fn value(self) -> Value<'t> {
-        let Node { tree, record } = self;
-        let range = record.start as usize..record.end as usize;
-        match record.kind {
-            NodeKind::Scalar(style) => Value::Scalar(&tree.text[range], style),
-            NodeKind::List => Value::List(Children { tree, ids: &tree.children[range] }),
-            NodeKind::Map => Value::Map(Children { tree, ids: &tree.children[range] }),
-        }
-    }
-
-    /// Returns the step from a map to the value of the key that this node is.
-    pub(crate) fn as_step(self) -> PathStep {
-        PathStep::Key(self.text().to_owned().into())
-    }
-
-    pub(crate) fn is_null(self) -> bool {
-        matches!(self.value(), Value::Scalar(text, Style::Plain) if scalar::is_null(text))
-    }
-
-    pub(crate) fn is_collection(self) -> bool {
-        !matches!(self.record.kind, NodeKind::Scalar(_))
-    }
-
-    /// Returns the value of a key; `None` if the key is absent or the node is not a map.
-    pub(crate) fn get(self, key: &str) -> Option<Node<'t>> {
-        match self.value() {
-            Value::Map(entries) => entries.entry(key).map(|(_, value)| value),
-            Value::Scalar(..) | Value::List(_) => None,
-        }
-    }
-
-    /// Returns the text of a scalar, unquoted; empty for lists and maps.
-    pub(crate) fn text(self) -> &'t str {
-        match self.value() {
-            Value::Scalar(text, _) => text,
-            Value::List(_) | Value::Map(_) => "",
-        }
-    }
-
-    /// Returns the length of the text in this node and in the nodes below, in bytes.
-    pub(crate) fn text_bytes(self) -> usize {
-        match self.value() {
-            Value::Scalar(text, _) => text.len(),
-            Value::List(children) | Value::Map(children) => {
-                children.nodes().map(Node::text_bytes).sum()
-            }
-        }
-    }
-
-    /// Interprets the scalar according to YAML 1.1. Lists and maps yield [`Scalar::Text`].
-    pub(crate) fn scalar(self) -> Scalar {
-        self.read_scalar(scalar::read)
-    }
-
-    /// Interprets the scalar according to the core schema of YAML 1.2, for keys and text. Lists
-    /// and maps yield [`Scalar::Text`].
-    pub(crate) fn core_scalar(self) -> Scalar {
-        self.read_scalar(scalar::read_core_schema)
-    }
-
-    fn read_scalar(self, read: fn(&str) -> Scalar) -> Scalar {
-        match self.value() {
-            Value::Scalar(text, Style::Plain) => read(text),
-            Value::Scalar(text, Style::Float) => match scalar::read(text) {
-                Scalar::Int(number) => Scalar::Float(number as f64),
-                other => other,
-            },
-            Value::Scalar(_, Style::Quoted) | Value::List(_) | Value::Map(_) => Scalar::Text,
-        }
-    }
-}
-
-impl<'t> Children<'t> {
-    pub(crate) fn nodes(self) -> impl Iterator<Item = Node<'t>> {
-        self.ids.iter().map(move |id| self.tree.node(*id))
-    }
-
-    pub(crate) fn node(self, index: usize) -> Option<Node<'t>> {
-        self.ids.get(index).map(|id| self.tree.node(*id))
-    }
-
-    /// Returns the entries of a map as pairs of key and value nodes.
-    pub(crate) fn entries(self) -> impl Iterator<Item = (Node<'t>, Node<'t>)> {
-        pairs(self.ids).map(move |(key, value)| (self.tree.node(key), self.tree.node(value)))
-    }
-
-    /// Returns the key and value nodes of the map entry with this key; `None` if the key is absent.
-    pub(crate) fn entry(self, key: &str) -> Option<(Node<'t>, Node<'t>)> {
-        self.entries().find(|(found, _)| found.text() == key)
-    }
-}
-
-fn pairs(ids: &[u32]) -> impl Iterator<Item = (u32, u32)> {
-    ids.chunks_exact(2).map(|pair| (pair[0], pair[1]))
 }
 
 /// Parses the first YAML document of a text.
@@ -284,45 +82,33 @@ pub(crate) fn parse(text: &str, bytes_max: usize) -> Result<Tree, Vec<YamlError>
             break;
         }
         builder.handle_event(event, &span).map_err(|problem| vec![problem])?;
-        if builder.tree.bytes() > bytes_max {
+        if builder.writer.tree.bytes() > bytes_max {
             return Err(vec![YamlError::new(DiagnosticKind::TooLarge, exceeded_message(), last)]);
         }
-        if builder.tree.problems.len() >= DIAGNOSTICS_MAX {
-            let mut problems = builder.tree.problems;
+        if builder.writer.tree.problems.len() >= DIAGNOSTICS_MAX {
+            let mut problems = builder.writer.tree.problems;
             problems.push(YamlError::new(DiagnosticKind::TooLarge, TOO_MANY_ERRORS_MESSAGE, last));
             return Err(problems);
         }
     }
-    match builder.root {
-        Some(root) if !builder.tree.node(root).is_null() => Ok(Tree { root, ..builder.tree }),
-        Some(_) | None => Err(vec![empty_error()]),
+    let tree = builder.writer.tree;
+    if tree.records.is_empty() || tree.root().is_null() {
+        return Err(vec![empty_error()]);
     }
-}
-
-/// List or map that the parser has not finished reading.
-struct OpenCollection {
-    span: Span,
-    anchor_id: usize,
-    kind: NodeKind,
-    depth: usize,
-    /// Number of nodes in the collection, including nodes that aliases add.
-    node_count: u64,
-    /// Index of the first child in [`Builder::pending_children`].
-    first_child: usize,
+    Ok(tree)
 }
 
 #[derive(Default)]
 struct Builder {
-    tree: Tree,
-    open: Vec<OpenCollection>,
-    /// Children of the open lists and maps, as node indices.
-    pending_children: Vec<u32>,
+    writer: TreeWriter,
+    /// Anchor id of each open list or map, and the number of its nodes, including nodes that aliases
+    /// add.
+    counts: Vec<(usize, u64)>,
     /// For each anchor id, the index of the anchored node and the number of nodes in its subtree,
     /// including the anchored node.
     anchors: HashMap<usize, (u32, u64)>,
     /// Number of nodes read from the file so far, not counting nodes that aliases add.
     parsed_nodes: u64,
-    root: Option<u32>,
 }
 
 impl Builder {
@@ -342,13 +128,9 @@ impl Builder {
             Event::Scalar(text, style, anchor, tag) => {
                 let span = span_of(span, true);
                 let style = self.style(&text, style, tag, span);
-                let start = to_u32(self.tree.text.len());
-                self.tree.text.push_str(&text);
-                let end = to_u32(self.tree.text.len());
                 self.parsed_nodes += 1;
-                let id =
-                    self.add_record(NodeRecord { span, start, end, kind: NodeKind::Scalar(style) });
-                self.attach_node(id, anchor, 1, span)
+                let id = self.writer.write_scalar(&text, style, span);
+                self.count_node(id, anchor, 1, span)
             }
             Event::Alias(anchor) => {
                 let span = span_of(span, true);
@@ -357,7 +139,9 @@ impl Builder {
                 let Some((id, nodes)) = self.anchors.get(&anchor) else {
                     return Err(alias_error(span));
                 };
-                self.attach_node(*id, 0, *nodes, span)
+                let (id, nodes) = (*id, *nodes);
+                self.writer.attach(id);
+                self.count_node(id, 0, nodes, span)
             }
             Event::Nothing
             | Event::StreamStart
@@ -379,46 +163,27 @@ impl Builder {
         if let Some(tag) = tag.map(tag_text).filter(|tag| tag != own_tag) {
             self.report_tag(&tag, "means nothing in a policy", span);
         }
-        let above = self.open.last();
-        let counts =
-            kind == NodeKind::Map || above.is_some_and(|above| above.kind == NodeKind::List);
-        let depth = above.map_or(0, |above| above.depth) + usize::from(counts);
-        if depth > DEPTH_MAX {
-            return Err(depth_error(span));
-        }
+        self.writer.begin(kind, span).map_err(|TooDeep| depth_error(span))?;
         self.parsed_nodes += 1;
-        let first_child = self.pending_children.len();
-        self.open.push(OpenCollection {
-            span,
-            anchor_id: anchor,
-            kind,
-            depth,
-            node_count: 1,
-            first_child,
-        });
+        self.counts.push((anchor, 1));
         Ok(())
     }
 
     fn end_collection(&mut self, end_span: Span) -> Result<(), YamlError> {
-        let Some(open) = self.open.pop() else { return Ok(()) };
-        let mut children = self.pending_children.split_off(open.first_child);
+        let (Some((open, mut children)), Some((anchor, nodes))) =
+            (self.writer.take_open(), self.counts.pop())
+        else {
+            return Ok(());
+        };
         if open.kind == NodeKind::Map {
             children = self.resolve_entries(&children);
         }
-        let start = to_u32(self.tree.children.len());
-        self.tree.children.extend(children);
-        let end = to_u32(self.tree.children.len());
-        let id = self.add_record(NodeRecord { span: open.span, start, end, kind: open.kind });
-        self.attach_node(id, open.anchor_id, open.node_count, end_span)
+        let id = self.writer.close(&open, children);
+        self.count_node(id, anchor, nodes, end_span)
     }
 
-    fn add_record(&mut self, record: NodeRecord) -> u32 {
-        self.tree.records.push(record);
-        to_u32(self.tree.records.len() - 1)
-    }
-
-    /// Adds a complete node to the innermost open list or map.
-    fn attach_node(
+    /// Counts a node that was added to the innermost open list or map.
+    fn count_node(
         &mut self,
         id: u32,
         anchor: usize,
@@ -428,16 +193,16 @@ impl Builder {
         if anchor != 0 {
             self.anchors.insert(anchor, (id, nodes));
         }
-        let Some(open) = self.open.last_mut() else {
-            self.root = Some(id);
-            return Ok(());
-        };
-        self.pending_children.push(id);
-        open.node_count = open.node_count.saturating_add(nodes);
-        if open.node_count > self.parsed_nodes.saturating_add(ALIASED_NODES_MAX) {
-            return Err(alias_error(span));
+        let Some((_, count)) = self.counts.last_mut() else { return Ok(()) };
+        *count = count.saturating_add(nodes);
+        match *count > self.parsed_nodes.saturating_add(ALIASED_NODES_MAX) {
+            true => Err(alias_error(span)),
+            false => Ok(()),
         }
-        Ok(())
+    }
+
+    fn node(&self, id: u32) -> Node<'_> {
+        self.writer.tree.node(id)
     }
 
     /// Returns the entries of a complete map with merge keys applied and duplicate keys removed.
@@ -446,8 +211,8 @@ impl Builder {
     fn resolve_entries(&mut self, children: &[u32]) -> Vec<u32> {
         let mut entries: Vec<(u32, u32)> = pairs(children).collect();
         for (first, second) in self.remove_duplicates(&mut entries) {
-            let first_line = self.tree.node(first).span().line;
-            let key = self.tree.node(second).text();
+            let first_line = self.node(first).span().line;
+            let key = self.node(second).text();
             let help = match key {
                 "<<" => "merge several maps as one list: `<<: [*a, *b]`",
                 _ => "keep one of the two",
@@ -456,16 +221,16 @@ impl Builder {
             let message = format!("duplicate key {key}, the first is on line {first_line}; {help}");
             self.report_key(DiagnosticKind::DuplicateKey, message, second);
         }
-        if let Some(at) = entries.iter().position(|(key, _)| self.tree.node(*key).text() == "<<") {
+        if let Some(at) = entries.iter().position(|(key, _)| self.node(*key).text() == "<<") {
             let (key, merged) = entries.remove(at);
             let one = [merged];
-            let maps = match self.tree.node(merged).value() {
+            let maps = match self.node(merged).value() {
                 Value::List(maps) => maps.ids,
                 Value::Scalar(..) | Value::Map(_) => &one,
             };
             let mut is_bad = false;
             for map in maps {
-                match self.tree.node(*map).value() {
+                match self.node(*map).value() {
                     Value::Map(map) => entries.extend(pairs(map.ids)),
                     Value::Scalar(..) | Value::List(_) => is_bad = true,
                 }
@@ -484,7 +249,7 @@ impl Builder {
     /// nodes: the first occurrence of the key, and the removed one.
     fn remove_duplicates(&self, entries: &mut Vec<(u32, u32)>) -> Vec<(u32, u32)> {
         let (mut first_of, mut removed) = (HashMap::new(), Vec::new());
-        entries.retain(|(key, _)| match first_of.entry(self.tree.node(*key).text()) {
+        entries.retain(|(key, _)| match first_of.entry(self.node(*key).text()) {
             Entry::Vacant(vacant) => {
                 vacant.insert(*key);
                 true
@@ -524,18 +289,14 @@ impl Builder {
 
     /// Returns the path of the next node to be added.
     fn next_path(&self) -> Path {
-        let ends = self
-            .open
-            .iter()
-            .skip(1)
-            .map(|open| open.first_child)
-            .chain([self.pending_children.len()]);
-        let steps = self.open.iter().zip(ends).filter_map(|(open, end)| {
-            let children = &self.pending_children[open.first_child..end];
+        let TreeWriter { open, pending_children, .. } = &self.writer;
+        let ends = open.iter().skip(1).map(|open| open.first_child).chain([pending_children.len()]);
+        let steps = open.iter().zip(ends).filter_map(|(open, end)| {
+            let children = &pending_children[open.first_child..end];
             match (open.kind, children) {
                 (NodeKind::List, _) => Some(PathStep::Index(children.len())),
                 // The key was read, but not its value.
-                (_, [.., key]) if children.len() % 2 == 1 => Some(self.tree.node(*key).as_step()),
+                (_, [.., key]) if children.len() % 2 == 1 => Some(self.node(*key).as_step()),
                 _ => None,
             }
         });
@@ -551,13 +312,16 @@ impl Builder {
     /// Reports an error at a key of the map that has just ended.
     fn report_key(&mut self, kind: DiagnosticKind, message: impl Into<String>, key: u32) {
         let mut path = self.next_path();
-        path.0.push(self.tree.node(key).as_step());
-        self.report(kind, message, path, self.tree.node(key).span());
+        path.0.push(self.node(key).as_step());
+        self.report(kind, message, path, self.node(key).span());
     }
 
     fn report(&mut self, kind: DiagnosticKind, message: impl Into<String>, path: Path, span: Span) {
-        if self.tree.problems.len() < DIAGNOSTICS_MAX {
-            self.tree.problems.push(YamlError { path, ..YamlError::new(kind, message, span) });
+        if self.writer.tree.problems.len() < DIAGNOSTICS_MAX {
+            self.writer
+                .tree
+                .problems
+                .push(YamlError { path, ..YamlError::new(kind, message, span) });
         }
     }
 }

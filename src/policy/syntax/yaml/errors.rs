@@ -4,8 +4,9 @@
 
 use saphyr_parser::ScanError;
 
+use super::ALIASED_NODES_MAX;
 use super::input::{Input, LOOKAHEAD_PUNCTUATION_MAX};
-use super::{ALIASED_NODES_MAX, DEPTH_MAX, YamlError};
+use super::tree::{DEPTH_MAX, YamlError};
 use crate::policy::diagnostic::{DiagnosticKind, Span};
 
 /// Error message that `saphyr_parser` returns at 256 nested brackets. The parser reads ahead, so

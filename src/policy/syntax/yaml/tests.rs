@@ -158,5 +158,5 @@ fn only_standard_tags_that_fit_their_value_are_accepted() {
 
 #[test]
 fn a_node_takes_24_bytes() {
-    assert_eq!(size_of::<NodeRecord>(), 24);
+    assert_eq!(size_of::<tree::NodeRecord>(), 24);
 }

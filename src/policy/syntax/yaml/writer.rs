@@ -1,11 +1,11 @@
-//! Builds a syntax tree from values that are not read from YAML, such as the messages of a control
-//! plane.
+//! Builds a syntax tree from values in document order: those that the parser reads, and those of the
+//! messages of a control plane.
 //!
 //! Not here: the keys to write (`resource`), parsing YAML (`yaml`).
 
 use serde_json::Value as Json;
 
-use super::{DEPTH_MAX, NodeKind, NodeRecord, Style, Tree};
+use super::tree::{DEPTH_MAX, NodeKind, NodeRecord, Style, Tree};
 use crate::policy::diagnostic::{Span, to_u32};
 
 /// Error for a value that is nested deeper than [`DEPTH_MAX`].
@@ -15,18 +15,19 @@ pub(crate) struct TooDeep;
 /// Builder of a syntax tree that takes one value at a time.
 #[derive(Debug, Default)]
 pub(crate) struct TreeWriter {
-    tree: Tree,
-    open: Vec<UnfinishedCollection>,
+    pub(super) tree: Tree,
+    pub(super) open: Vec<OpenCollection>,
     /// Children of the open lists and maps, as node indices.
-    pending_children: Vec<u32>,
+    pub(super) pending_children: Vec<u32>,
 }
 
 /// List or map whose end has not been written yet.
 #[derive(Debug)]
-struct UnfinishedCollection {
-    kind: NodeKind,
+pub(super) struct OpenCollection {
+    pub(super) kind: NodeKind,
     /// Index of the first child in [`TreeWriter::pending_children`].
-    first_child: usize,
+    pub(super) first_child: usize,
+    span: Span,
     depth: usize,
 }
 
@@ -44,7 +45,7 @@ impl TreeWriter {
     ///
     /// Returns [`TooDeep`] if the value would be nested deeper than [`DEPTH_MAX`].
     pub(crate) fn begin_map(&mut self) -> Result<(), TooDeep> {
-        self.begin(NodeKind::Map)
+        self.begin(NodeKind::Map, Span::NONE)
     }
 
     /// Begins a list. The caller then writes its items and ends the list.
@@ -53,10 +54,10 @@ impl TreeWriter {
     ///
     /// Returns [`TooDeep`] if the value would be nested deeper than [`DEPTH_MAX`].
     pub(crate) fn begin_list(&mut self) -> Result<(), TooDeep> {
-        self.begin(NodeKind::List)
+        self.begin(NodeKind::List, Span::NONE)
     }
 
-    fn begin(&mut self, kind: NodeKind) -> Result<(), TooDeep> {
+    pub(super) fn begin(&mut self, kind: NodeKind, span: Span) -> Result<(), TooDeep> {
         let above = self.open.last();
         let counts =
             kind == NodeKind::Map || above.is_some_and(|above| above.kind == NodeKind::List);
@@ -64,21 +65,31 @@ impl TreeWriter {
         if depth > DEPTH_MAX {
             return Err(TooDeep);
         }
-        self.open.push(UnfinishedCollection {
-            kind,
-            first_child: self.pending_children.len(),
-            depth,
-        });
+        let first_child = self.pending_children.len();
+        self.open.push(OpenCollection { kind, first_child, span, depth });
         Ok(())
     }
 
     /// Ends the innermost list or map.
     pub(crate) fn end(&mut self) {
-        let Some(open) = self.open.pop() else { return };
+        if let Some((open, children)) = self.take_open() {
+            self.close(&open, children);
+        }
+    }
+
+    /// Removes the innermost open list or map, and returns it with its children.
+    pub(super) fn take_open(&mut self) -> Option<(OpenCollection, Vec<u32>)> {
+        let open = self.open.pop()?;
+        let children = self.pending_children.split_off(open.first_child);
+        Some((open, children))
+    }
+
+    /// Adds a complete list or map, and returns its node index.
+    pub(super) fn close(&mut self, open: &OpenCollection, children: Vec<u32>) -> u32 {
         let start = to_u32(self.tree.children.len());
-        self.tree.children.extend(self.pending_children.drain(open.first_child..));
+        self.tree.children.extend(children);
         let end = to_u32(self.tree.children.len());
-        self.add_node(NodeRecord { span: Span::NONE, start, end, kind: open.kind });
+        self.add_node(NodeRecord { span: open.span, start, end, kind: open.kind })
     }
 
     /// Returns the current position, to which [`rewind`](Self::rewind) can return.
@@ -94,15 +105,15 @@ impl TreeWriter {
 
     /// Writes a text value, which is never interpreted as a number or a boolean.
     pub(crate) fn write_text(&mut self, text: &str) {
-        self.write_scalar(text, Style::Quoted);
+        self.write_scalar(text, Style::Quoted, Span::NONE);
     }
 
     pub(crate) fn write_boolean(&mut self, value: bool) {
-        self.write_scalar(if value { "true" } else { "false" }, Style::Plain);
+        self.write_scalar(if value { "true" } else { "false" }, Style::Plain, Span::NONE);
     }
 
     pub(crate) fn write_number(&mut self, number: u64) {
-        self.write_scalar(&number.to_string(), Style::Plain);
+        self.write_scalar(&number.to_string(), Style::Plain, Span::NONE);
     }
 
     /// Writes a JSON value.
@@ -112,9 +123,13 @@ impl TreeWriter {
     /// Returns [`TooDeep`] if the value would be nested deeper than [`DEPTH_MAX`].
     pub(crate) fn write_json(&mut self, value: &Json) -> Result<(), TooDeep> {
         match value {
-            Json::Null => self.write_scalar("null", Style::Plain),
+            Json::Null => {
+                self.write_scalar("null", Style::Plain, Span::NONE);
+            }
             Json::Bool(value) => self.write_boolean(*value),
-            Json::Number(number) => self.write_scalar(&number.to_string(), Style::Plain),
+            Json::Number(number) => {
+                self.write_scalar(&number.to_string(), Style::Plain, Span::NONE);
+            }
             Json::String(text) => self.write_text(text),
             Json::Array(list) => {
                 self.begin_list()?;
@@ -133,16 +148,23 @@ impl TreeWriter {
         Ok(())
     }
 
-    fn write_scalar(&mut self, text: &str, style: Style) {
+    /// Writes a scalar, and returns its node index.
+    pub(super) fn write_scalar(&mut self, text: &str, style: Style, span: Span) -> u32 {
         let start = to_u32(self.tree.text.len());
         self.tree.text.push_str(text);
         let end = to_u32(self.tree.text.len());
-        self.add_node(NodeRecord { span: Span::NONE, start, end, kind: NodeKind::Scalar(style) });
+        self.add_node(NodeRecord { span, start, end, kind: NodeKind::Scalar(style) })
     }
 
-    fn add_node(&mut self, record: NodeRecord) {
+    fn add_node(&mut self, record: NodeRecord) -> u32 {
         let id = to_u32(self.tree.records.len());
         self.tree.records.push(record);
+        self.attach(id);
+        id
+    }
+
+    /// Adds a complete node to the innermost open list or map.
+    pub(super) fn attach(&mut self, id: u32) {
         if self.open.is_empty() {
             self.tree.root = id;
         } else {
