@@ -84,29 +84,15 @@ pub fn compile(
             break;
         }
     }
-    let (domains, diagnostics) = compile_files(&documents, options, &budget);
-    let (mut warnings, more): (Vec<_>, Vec<_>) =
-        diagnostics.into_iter().partition(|diagnostic| diagnostic.kind.is_warning());
-    errors.extend(more);
-    if errors.is_empty() {
-        errors.extend(
-            domains.iter().filter_map(|domain| too_many_checks_error(domain, &documents, options)),
-        );
-    }
-    if !errors.is_empty() {
-        return Err(Diagnostics(sort_by_position(errors)));
-    }
-    let mut notes = Vec::new();
+    let compiled = compile_files(&documents, options, &budget, errors);
+    let (domains, mut found) = compiled.map_err(|errors| Diagnostics(sort_by_position(errors)))?;
     for MergedDomain { spec, files, origins } in &domains {
-        let found = warnings::find_warnings(spec, files, origins, &documents);
-        warnings.extend(found.warnings);
-        notes.extend(found.notes);
+        found.extend(warnings::find_warnings(spec, files, origins, &documents));
     }
-    Ok(CompiledPolicy {
-        domains: domains.into_iter().map(|domain| domain.spec).collect(),
-        warnings: sort_by_position(warnings),
-        notes: sort_by_position(notes),
-    })
+    let (notes, warnings) =
+        sort_by_position(found).into_iter().partition(|found| found.kind.is_note());
+    let domains = domains.into_iter().map(|domain| domain.spec).collect();
+    Ok(CompiledPolicy { domains, warnings, notes })
 }
 
 /// Compiles the control-plane resources of one domain, within `budget`. Does not return warnings, because they are
@@ -131,17 +117,9 @@ pub fn compile_resources(
         return Err(Diagnostics(errors));
     }
     let options = Options { merge_domains: true, ..*options };
-    let (domains, diagnostics) = compile_files(&documents, &options, budget);
-    errors.extend(diagnostics.into_iter().filter(|diagnostic| !diagnostic.kind.is_warning()));
-    if errors.is_empty() {
-        errors.extend(
-            domains.iter().filter_map(|domain| too_many_checks_error(domain, &documents, &options)),
-        );
-    }
-    match domains.into_iter().next() {
-        Some(domain) if errors.is_empty() => Ok(domain.spec),
-        Some(_) | None => Err(Diagnostics(errors)),
-    }
+    let (domains, _) =
+        compile_files(&documents, &options, budget, Vec::new()).map_err(Diagnostics)?;
+    domains.into_iter().next().map(|domain| domain.spec).ok_or(Diagnostics(Vec::new()))
 }
 
 /// Returns an error if a request could need more than `checks_max` checks; otherwise `None`.
@@ -227,11 +205,13 @@ struct DomainSettings {
     http: Option<Arc<HttpMapping>>,
 }
 
+/// Compiles parsed files. Returns the domains and the warnings, or `errors` and all further errors.
 fn compile_files(
     documents: &[Document<'_>],
     options: &Options,
     budget: &ReadBudget,
-) -> (Vec<MergedDomain>, Vec<Diagnostic>) {
+    mut errors: Vec<Diagnostic>,
+) -> Result<(Vec<MergedDomain>, Vec<Diagnostic>), Vec<Diagnostic>> {
     let mut files: Vec<PolicyFile<'_>> = documents.iter().map(read_domain_settings).collect();
     let mut domains = Vec::new();
     for group in group_by_domain(&mut files, options) {
@@ -253,8 +233,15 @@ fn compile_files(
         };
         domains.push(MergedDomain { spec, files: group, origins });
     }
-    let diagnostics = files.into_iter().flat_map(|file| file.reader.into_diagnostics()).collect();
-    (domains, diagnostics)
+    let diagnostics = files.into_iter().flat_map(|file| file.reader.into_diagnostics());
+    let (warnings, more): (Vec<_>, Vec<_>) =
+        diagnostics.partition(|diagnostic| diagnostic.kind.is_warning());
+    errors.extend(more);
+    if errors.is_empty() {
+        let too_many = |domain| too_many_checks_error(domain, documents, options);
+        errors.extend(domains.iter().filter_map(too_many));
+    }
+    if errors.is_empty() { Ok((domains, warnings)) } else { Err(errors) }
 }
 
 /// Reads the domain name and domain-wide settings of a file.
