@@ -39,6 +39,10 @@ const FILES: &[Allowed] = &[
     ),
     (&["decide", "decide::limited_by", "decide::quota_roles", "decide::status"], TO_BE_MENDED),
     (&["resilience::prepaid_hits", "resilience::refusal_cache", "resilience::stack"], TO_BE_MENDED),
+    (
+        &["settings", "settings::otlp_settings", "settings::precedence", "settings::table"],
+        TO_BE_MENDED,
+    ),
     (&["store::memory::rules", "store::memory::shard", "store::memory::sketch"], TO_BE_MENDED),
     (
         &[
