@@ -115,7 +115,7 @@ const NOW: Micros = Micros::ZERO;
 /// Encodes a call by itself.
 pub fn encode_call(encoder: &Encoder, checks: &[Check<'_>], now: Micros) -> ScriptCall {
     let call = Call { checks, accounting: Accounting::AllOrNothing, now, deadline: None };
-    call::encode(&encoder, &call, CallScope::default(), None)
+    call::encode(encoder, &call, CallScope::default(), None)
 }
 
 fn ours(name: &'static str, limit: &Arc<Limit>, checks: usize) -> Side {

@@ -93,7 +93,7 @@ fn made(random: &mut Random) -> Vec<u8> {
 async fn answered(plain: &Plain, encoder: &Encoder, checks: &[Check<'_>], now: Micros) -> u64 {
     let accounting = Accounting::Independent;
     let call = Call { checks, accounting, now, deadline: None };
-    let item = call::encode(&encoder, &call, CallScope::default(), Some(now));
+    let item = call::encode(encoder, &call, CallScope::default(), Some(now));
     let reply = plain.run(&item).await.unwrap_or_else(|e| panic!("{checks:?}: {e}"));
     let decoded = call::decode(&reply, checks, accounting, false);
     let decoded = decoded.unwrap_or_else(|e| panic!("{checks:?}: {e:?}: {reply:?}"));

@@ -23,7 +23,7 @@ pub fn encode_call(
     local_now: Micros,
 ) -> ScriptCall {
     let call = Call { checks, accounting, now: local_now, deadline: None };
-    call::encode(&encoder, &call, CallScope::default(), now)
+    call::encode(encoder, &call, CallScope::default(), now)
 }
 
 /// A Redis server of its own, and calls to it.
