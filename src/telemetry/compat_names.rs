@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -52,8 +53,11 @@ const ERRORS: MetricFamily = counter(
 
 metrics! { PROCESS_METRICS: ProcessTotals,
     counter "ratelimit_service_global_shadow_mode" "Calls over a limit that passed because of global shadow mode", |totals| totals.shadowed;
-    counter "ratelimit_service_config_load_success" "Successful policy loads", |totals| totals.loads;
-    counter "ratelimit_service_config_load_error" "Failed policy reloads", |totals| totals.load_errors;
+}
+
+metrics! { POLICY_LOADS: Telemetry,
+    counter "ratelimit_service_config_load_success" "Successful policy loads", |telemetry| telemetry.loads.load(Relaxed);
+    counter "ratelimit_service_config_load_error" "Failed policy reloads", |telemetry| telemetry.load_errors.load(Relaxed);
 }
 
 /// Prometheus collector that encodes Tidegate's counters under the names of envoyproxy/ratelimit.
@@ -91,12 +95,14 @@ impl Telemetry {
             })
         });
         let totals = self.sum_workers();
-        let loads = PROCESS_METRICS.iter().map(|(family, value)| {
+        let shadowed = PROCESS_METRICS.iter().map(|(family, value)| (family, value(&totals)));
+        let loads = POLICY_LOADS.iter().map(|(family, value)| (family, value(self)));
+        let process = shadowed.chain(loads).map(|(family, value)| {
             let name = family.name.trim_start_matches("ratelimit_service_");
-            (format!("ratelimit.service.{name}"), value(&totals))
+            (format!("ratelimit.service.{name}"), value)
         });
         let mut lines: Vec<String> =
-            rows.chain(loads).map(|(name, value)| format!("{name}: {value}\n")).collect();
+            rows.chain(process).map(|(name, value)| format!("{name}: {value}\n")).collect();
         lines.sort_unstable();
         lines.concat()
     }
@@ -132,7 +138,8 @@ impl Telemetry {
             emit(&[("err_type", "redis_error")], MetricValue::Number(store))?;
             emit(&[("err_type", "service_error")], MetricValue::Number(service))
         })?;
-        emit_table(sink, PROCESS_METRICS, &totals)
+        emit_table(sink, PROCESS_METRICS, &totals)?;
+        emit_table(sink, POLICY_LOADS, self)
     }
 }
 

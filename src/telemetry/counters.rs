@@ -53,11 +53,6 @@ pub(super) struct ProcessTotals {
     pub(super) outcomes: [u64; RpcOutcome::ALL.len()],
     pub(super) invalid: [u64; InvalidReason::ALL.len()],
     pub(super) durations: HistogramSnapshot,
-    pub(super) loads: u64,
-    pub(super) load_errors: u64,
-    pub(super) last_load_succeeded: bool,
-    pub(super) last_policy_load_at_us: u64,
-    pub(super) detailed_overflows: u64,
 }
 
 /// Counters, traces and logs of the process's decisions.
@@ -72,13 +67,13 @@ pub struct Telemetry {
     detailed_counters: DetailedCounters,
     workers: Box<[WorkerCounters]>,
     pub(super) lost_bills: LostBills,
-    loads: AtomicU64,
-    load_errors: AtomicU64,
+    pub(super) loads: AtomicU64,
+    pub(super) load_errors: AtomicU64,
     /// Whether the last policy load succeeded; false before the first load. After a failed load,
     /// also set to true when the files match the active policy again.
-    last_load_succeeded: AtomicBool,
+    pub(super) last_load_succeeded: AtomicBool,
     /// Time of the last successful policy load, in microseconds since the Unix epoch.
-    last_policy_load_at_us: AtomicU64,
+    pub(super) last_policy_load_at_us: AtomicU64,
     trace_exporter: OnceLock<TraceExporter>,
     refusal_log: RefusalLog,
     top_rejected: TopRefusals,
@@ -128,10 +123,7 @@ impl Telemetry {
     /// Logs a line if calls were rejected since the previous such line. Call this about once a
     /// second.
     pub fn log_refusals(&self) {
-        let refused = |worker: &WorkerCounters| {
-            worker.decided[1].iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>()
-        };
-        let refused = self.workers.iter().map(refused).sum();
+        let refused = self.sum_each(|worker| &worker.decided[1]).iter().sum();
         self.refusal_log.write(refused, &self.rule_tables.load());
     }
 
@@ -206,34 +198,31 @@ impl Telemetry {
     }
 
     pub(super) fn sum_workers(&self) -> ProcessTotals {
-        let mut totals = ProcessTotals {
-            decided: CountsByCode::default(),
-            shadowed: 0,
-            domain_not_found: 0,
-            releases_without_holder: 0,
-            outcomes: Default::default(),
-            invalid: Default::default(),
-            durations: DurationHistogram::default().snapshot(),
-            loads: self.loads.load(Ordering::Relaxed),
-            load_errors: self.load_errors.load(Ordering::Relaxed),
-            last_load_succeeded: self.last_load_succeeded.load(Ordering::Relaxed),
-            last_policy_load_at_us: self.last_policy_load_at_us.load(Ordering::Relaxed),
-            detailed_overflows: self.detailed_counters.overflows(),
+        let sum = |counter: fn(&WorkerCounters) -> &AtomicU64| -> u64 {
+            self.workers.iter().map(|worker| counter(worker).load(Ordering::Relaxed)).sum()
         };
-        let add = |sum: &mut u64, counter: &AtomicU64| *sum += counter.load(Ordering::Relaxed);
-        for worker in &self.workers {
-            let decided = totals.decided.as_flattened_mut().iter_mut();
-            decided.zip(worker.decided.as_flattened()).for_each(|(sum, counter)| add(sum, counter));
-            let outcomes = totals.outcomes.iter_mut();
-            outcomes.zip(&worker.outcomes).for_each(|(sum, counter)| add(sum, counter));
-            let invalid = totals.invalid.iter_mut();
-            invalid.zip(&worker.invalid).for_each(|(sum, counter)| add(sum, counter));
-            add(&mut totals.shadowed, &worker.shadowed);
-            add(&mut totals.domain_not_found, &worker.domain_not_found);
-            add(&mut totals.releases_without_holder, &worker.releases_without_holder);
-            totals.durations.merge(&worker.durations.snapshot());
+        let mut durations = DurationHistogram::default().snapshot();
+        self.workers.iter().for_each(|worker| durations.merge(&worker.durations.snapshot()));
+        ProcessTotals {
+            decided: [0, 1].map(|code| self.sum_each(|worker| &worker.decided[code])),
+            shadowed: sum(|worker| &worker.shadowed),
+            domain_not_found: sum(|worker| &worker.domain_not_found),
+            releases_without_holder: sum(|worker| &worker.releases_without_holder),
+            outcomes: self.sum_each(|worker| &worker.outcomes),
+            invalid: self.sum_each(|worker| &worker.invalid),
+            durations,
         }
-        totals
+    }
+
+    /// Returns the sums of several counters over all workers.
+    fn sum_each<const N: usize>(
+        &self,
+        counters: impl Fn(&WorkerCounters) -> &[AtomicU64; N],
+    ) -> [u64; N] {
+        std::array::from_fn(|at| {
+            let workers = self.workers.iter();
+            workers.map(|worker| counters(worker)[at].load(Ordering::Relaxed)).sum()
+        })
     }
 
     /// Counts a check. Adds its hits to `row`: the counters of the check's detailed path if there

@@ -4,6 +4,7 @@
 //! metrics of stores and connections.
 
 use std::fmt;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::counters::{ProcessTotals, Telemetry};
 use super::hit_counts::HitCounts;
@@ -62,11 +63,14 @@ metrics! { PROCESS_METRICS: ProcessTotals,
     counter "domain_not_found" "Calls for a domain without a policy", |totals| totals.domain_not_found;
     counter "global_shadow_mode" "Calls over a limit that passed because of global shadow mode", |totals| totals.shadowed;
     counter "returns_without_holder" "Releases of concurrency slots that named no holder and freed nothing", |totals| totals.releases_without_holder;
-    counter "detailed_metric_overflows" "Checks counted without the request's values, because there are too many of them", |totals| totals.detailed_overflows;
-    counter "config_load_success" "Successful policy loads", |totals| totals.loads;
-    counter "config_load_error" "Failed policy reloads", |totals| totals.load_errors;
-    gauge "config_last_reload_successful" "1 if the last policy load succeeded, else 0", |totals| u64::from(totals.last_load_succeeded);
-    gauge_seconds "config_last_reload_success_timestamp" "Time of the last successful policy load, since the Unix epoch", |totals| totals.last_policy_load_at_us;
+}
+
+metrics! { POLICY_LOADS: Telemetry,
+    counter "detailed_metric_overflows" "Checks counted without the request's values, because there are too many of them", |telemetry| telemetry.detailed_counters().overflows();
+    counter "config_load_success" "Successful policy loads", |telemetry| telemetry.loads.load(Relaxed);
+    counter "config_load_error" "Failed policy reloads", |telemetry| telemetry.load_errors.load(Relaxed);
+    gauge "config_last_reload_successful" "1 if the last policy load succeeded, else 0", |telemetry| u64::from(telemetry.last_load_succeeded.load(Relaxed));
+    gauge_seconds "config_last_reload_success_timestamp" "Time of the last successful policy load, since the Unix epoch", |telemetry| telemetry.last_policy_load_at_us.load(Relaxed);
 }
 
 const POLICY_INFO: MetricFamily =
@@ -85,6 +89,7 @@ impl Telemetry {
         self.emit_rules(sink)?;
         self.emit_lost_bills(sink)?;
         emit_totals(&self.sum_workers(), sink)?;
+        emit_table(sink, POLICY_LOADS, self)?;
         let tables = self.rule_tables();
         let fingerprint = tables.current.fingerprint.as_str();
         sink.write_family(&POLICY_INFO, &mut |emit| {
@@ -121,9 +126,7 @@ impl Telemetry {
             Ok(())
         })
     }
-}
 
-impl Telemetry {
     fn emit_lost_bills(&self, sink: &mut dyn MetricSink) -> fmt::Result {
         let totals = self.lost_bills.totals();
         sink.write_family(&LOST_BILLS, &mut |emit| {
