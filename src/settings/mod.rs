@@ -20,7 +20,7 @@ pub use drop_in::DropIn;
 pub use notices::{Notice, NoticeKind, find_notices};
 pub use otlp_settings::{OtlpProtocol, OtlpSettings, TraceSampler};
 pub use precedence::{Origin, SettingValue, Sources, TextMap, report};
-pub use redis_settings::{RedisAddress, RedisSettings, RedisTopology, parse_login};
+pub use redis_settings::{RedisAddress, RedisSettings, parse_login};
 pub use table::{SettingRow, Settings, TABLE};
 pub use value_types::{
     ChargeSetting, CounterAccessSetting, HeaderFamily, LogFormat, LogLevel, OnOff,

@@ -28,28 +28,14 @@ pub enum RedisAddress {
     Unix(PathBuf),
 }
 
-/// Redis topology and the addresses to connect to first.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RedisTopology {
-    /// Single Redis server.
-    Single(RedisAddress),
-    /// Replicated Redis, whose sentinels report which server is the master.
-    Sentinel {
-        /// Name under which the sentinels monitor the master.
-        master: String,
-        /// Addresses of the sentinels, at least one.
-        sentinels: Vec<RedisAddress>,
-    },
-    /// Redis Cluster, with the addresses of one or more nodes, from which the remaining nodes are
-    /// discovered.
-    Cluster(Vec<RedisAddress>),
-}
-
 /// What the settings of the Redis store say together.
 #[derive(Clone, Debug)]
 pub struct RedisSettings {
-    /// Topology of the Redis servers, with their addresses.
-    pub topology: RedisTopology,
+    /// Name under which the sentinels monitor the master; `None` without sentinels.
+    pub master: Option<String>,
+    /// Addresses to connect to first, at least one: of the server, of the sentinels, or of nodes of
+    /// a cluster, from which the other nodes are discovered.
+    pub addresses: Vec<RedisAddress>,
     /// Redis database number; always 0 in a cluster.
     pub database: u32,
     /// Redis user name; `None` means the server's default user.
@@ -81,13 +67,8 @@ impl Settings {
             names: "--redis-url, --redis-type",
             advice: advice.to_owned(),
         };
-        let items: Vec<&str> = self
-            .redis_url
-            .reveal()
-            .split(',')
-            .map(str::trim)
-            .filter(|item| !item.is_empty())
-            .collect();
+        let items = self.redis_url.reveal().split(',').map(str::trim);
+        let items: Vec<&str> = items.filter(|item| !item.is_empty()).collect();
         // A comma in a password splits it, and a part may look like an address.
         let may_split_a_password = items.len() > 1 && items.iter().any(|item| item.contains('@'));
         let shown = |item: &str| match may_split_a_password {
@@ -105,7 +86,7 @@ impl Settings {
                 ));
             }
             (RedisType::Single, [_]) | (RedisType::Cluster, [_, ..]) => (None, items.as_slice()),
-            (RedisType::Single, []) => return Err(error("give one address, as HOST:PORT")),
+            (_, []) => return Err(error("give an address, as HOST:PORT")),
             (RedisType::Single, several) => {
                 let shown: Vec<String> = several.iter().map(|item| shown(item)).collect();
                 return Err(error(&format!(
@@ -116,53 +97,40 @@ impl Settings {
                     several.len()
                 )));
             }
-            (RedisType::Cluster, []) => {
-                return Err(error("for cluster, write HOST:PORT,HOST:PORT: nodes of the cluster"));
-            }
         };
         let port = if master.is_some() { SENTINEL_PORT } else { REDIS_PORT };
-        let urls: Vec<ParsedRedisUrl> = items
-            .iter()
-            .map(|item| {
-                let shown = shown(item);
-                parse_url(item, &shown, port).map_err(|advice| format!("{shown:?}: {advice}"))
-            })
-            .collect::<Result<_, _>>()
-            .map_err(|advice| SettingError::Conflict { names: "--redis-url", advice })?;
-        self.build_redis_settings(master, urls).ok_or_else(|| {
+        let parse = |item: &&str| {
+            let shown = shown(item);
+            parse_url(item, &shown, port).map_err(|advice| format!("{shown:?}: {advice}"))
+        };
+        let urls: Result<Vec<ParsedRedisUrl>, String> = items.iter().map(parse).collect();
+        let urls =
+            urls.map_err(|advice| SettingError::Conflict { names: "--redis-url", advice })?;
+        let is_single = self.redis_type == RedisType::Single;
+        let is_cluster = self.redis_type == RedisType::Cluster;
+        let has_socket = urls.iter().any(|url| matches!(url.address, RedisAddress::Unix(_)));
+        let first = urls
+            .first()
+            .filter(|first| (is_single || !has_socket) && (!is_cluster || first.database == 0));
+        let first = first.ok_or_else(|| {
             error(
                 "a cluster has database 0 only, and neither cluster nodes nor sentinels can be \
                  unix sockets",
             )
-        })
-    }
-
-    fn build_redis_settings(
-        &self,
-        master: Option<String>,
-        urls: Vec<ParsedRedisUrl>,
-    ) -> Option<RedisSettings> {
-        let first = urls.first()?;
-        let (database, uses_tls) = (first.database, self.redis_tls || first.tls);
+        })?;
         let (mut user, mut password) = parse_login(self.redis_auth.reveal());
         if password.is_empty() {
             user = first.user.clone();
             password = SecretText::from(first.password.as_deref().unwrap_or_default());
         }
-        let has_many = master.is_some() || self.redis_type == RedisType::Cluster;
-        let addresses: Vec<RedisAddress> = urls.into_iter().map(|url| url.address).collect();
-        if has_many && addresses.iter().any(|address| matches!(address, RedisAddress::Unix(_))) {
-            return None;
-        }
-        if self.redis_type == RedisType::Cluster && database != 0 {
-            return None;
-        }
-        let topology = match (master, self.redis_type) {
-            (Some(master), _) => RedisTopology::Sentinel { master, sentinels: addresses },
-            (None, RedisType::Cluster) => RedisTopology::Cluster(addresses),
-            (None, _) => RedisTopology::Single(addresses.into_iter().next()?),
-        };
-        Some(RedisSettings { topology, database, user, password, uses_tls })
+        Ok(RedisSettings {
+            master,
+            database: first.database,
+            user,
+            password,
+            uses_tls: self.redis_tls || first.tls,
+            addresses: urls.into_iter().map(|url| url.address).collect(),
+        })
     }
 }
 
@@ -270,10 +238,7 @@ mod tests {
 
     #[test]
     fn every_address_format_is_parsed() {
-        let single = |url: &str| match read(&[("redis-url", url)]).unwrap().topology {
-            RedisTopology::Single(address) => address,
-            other => panic!("{other:?}"),
-        };
+        let single = |url: &str| read(&[("redis-url", url)]).unwrap().addresses.remove(0);
         assert_eq!(single("redis:6379"), tcp_address("redis", 6379));
         assert_eq!(single("redis"), tcp_address("redis", 6379));
         assert_eq!(single("[::1]:7000"), tcp_address("::1", 7000));
@@ -301,17 +266,18 @@ mod tests {
     #[test]
     fn a_sentinel_url_begins_with_the_masters_name() {
         let flags = [("redis-type", "SENTINEL"), ("redis-url", "mymaster,a:1,b")];
-        let sentinels = vec![tcp_address("a", 1), tcp_address("b", SENTINEL_PORT)];
-        let master = "mymaster".to_owned();
-        assert_eq!(read(&flags).unwrap().topology, RedisTopology::Sentinel { master, sentinels });
+        let redis = read(&flags).unwrap();
+        assert_eq!(redis.master.as_deref(), Some("mymaster"));
+        assert_eq!(redis.addresses, [tcp_address("a", 1), tcp_address("b", SENTINEL_PORT)]);
         assert!(read(&[("redis-type", "sentinel"), ("redis-url", "a:1")]).is_err());
     }
 
     #[test]
     fn a_cluster_url_is_a_list_of_nodes() {
         let flags = [("redis-type", "cluster"), ("redis-url", "a:1, b:2")];
-        let nodes = vec![tcp_address("a", 1), tcp_address("b", 2)];
-        assert_eq!(read(&flags).unwrap().topology, RedisTopology::Cluster(nodes));
+        let redis = read(&flags).unwrap();
+        assert_eq!(redis.master, None);
+        assert_eq!(redis.addresses, [tcp_address("a", 1), tcp_address("b", 2)]);
         assert!(read(&[("redis-url", "a:1,b:2")]).is_err(), "several, but single");
         assert!(read(&[("redis-type", "cluster"), ("redis-url", "redis://a:1/2")]).is_err());
     }

@@ -13,11 +13,10 @@ use crate::app::read_certificates;
 use crate::app::watcher_thread::WatchedValue;
 use crate::clock::Clock;
 use crate::policy::Secret;
-use crate::settings::{
-    RedisAddress, RedisSettings, RedisTopology, SecretText, Settings, parse_login,
+use crate::settings::{RedisAddress, RedisSettings, RedisType, SecretText, Settings, parse_login};
+use crate::store::redis::client::config::{
+    Address, Auth, MonotonicClock, Password, RedisConfig, TopologyConfig,
 };
-use crate::store::redis::client::config;
-use crate::store::redis::client::config::{Address, Auth, MonotonicClock, Password, RedisConfig};
 use crate::store::redis::keys::{Prefix, key_format};
 use crate::tls::{CertificateReader, ClientCertificates};
 
@@ -36,21 +35,18 @@ pub(crate) fn redis_config(
 ) -> Result<RedisConfig, Failure> {
     let prefix = Prefix::new(&settings.cache_key_prefix)
         .map_err(|error| Failure::Usage(error.to_string()))?;
-    let (topology, addresses) = match &redis.topology {
-        RedisTopology::Single(single) => (config::TopologyConfig::Single, vec![address(single)]),
-        RedisTopology::Sentinel { master, sentinels } => {
+    let topology = match (&redis.master, settings.redis_type) {
+        (Some(master), _) => {
             let (user, password) = parse_login(settings.redis_sentinel_auth.reveal());
             let auth = Auth { user, password: fixed_password(&password) };
-            let topology = config::TopologyConfig::Sentinel { master: master.clone(), auth };
-            (topology, sentinels.iter().map(address).collect())
+            TopologyConfig::Sentinel { master: master.clone(), auth }
         }
-        RedisTopology::Cluster(nodes) => {
-            (config::TopologyConfig::Cluster, nodes.iter().map(address).collect())
-        }
+        (None, RedisType::Cluster) => TopologyConfig::Cluster,
+        (None, _) => TopologyConfig::Single,
     };
     Ok(RedisConfig {
         topology,
-        addresses,
+        addresses: redis.addresses.iter().map(address).collect(),
         auth: auth(settings, redis)?,
         tls: redis.uses_tls.then(|| read_tls(settings)).transpose()?,
         tls_reloader: redis.uses_tls.then(|| tls_reloader(settings.clone())).transpose()?,
