@@ -34,8 +34,8 @@ use std::fmt;
 pub enum SettingError {
     /// Malformed or out-of-range value.
     InvalidValue {
-        /// Name of the flag, without leading hyphens, or of the environment variable.
-        name: &'static str,
+        /// Name of the flag, with its hyphens, or of the environment variable.
+        name: String,
         /// Source of the value.
         origin: Origin,
         /// Rejected value, with secrets masked.
@@ -65,8 +65,7 @@ impl fmt::Display for SettingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SettingError::InvalidValue { name, origin, masked, expected } => {
-                let hyphens = if table::is_variable(name) { "" } else { "--" };
-                write!(f, "{hyphens}{name} (from {origin}): {masked:?}: {expected}")
+                write!(f, "{name} (from {origin}): {masked:?}: {expected}")
             }
             SettingError::UnknownName { name, origin, similar: Some(similar) } => {
                 write!(f, "{origin}: unknown setting {name:?}; did you mean {similar:?}?")

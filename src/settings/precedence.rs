@@ -205,7 +205,9 @@ pub(super) fn parse<T>(
     match parser(value.text.trim()) {
         Ok(parsed) => Some(parsed),
         Err(expected) => {
-            let (name, origin, masked) = (value.row.name, value.origin.clone(), value.masked());
+            let hyphens = if value.row.has_flag() { "--" } else { "" };
+            let name = format!("{hyphens}{}", value.row.name);
+            let (origin, masked) = (value.origin.clone(), value.masked());
             errors.push(SettingError::InvalidValue { name, origin, masked, expected });
             None
         }

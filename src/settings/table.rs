@@ -67,7 +67,7 @@ impl SettingRow {
     /// Returns whether the setting has a flag and a key in the settings file, in addition to its
     /// environment variables.
     pub fn has_flag(&self) -> bool {
-        !is_variable(self.name)
+        !self.name.starts_with(|c: char| c.is_ascii_uppercase())
     }
 
     /// Returns the name of the environment variable, such as `TIDEGATE_GRPC_PORT`.
@@ -83,11 +83,6 @@ impl SettingRow {
     pub fn drop_in_default(&self) -> Option<&'static str> {
         drop_in::default_value(self.name)
     }
-}
-
-/// Returns whether the name of a setting is that of an environment variable and not of a flag.
-pub(super) fn is_variable(name: &str) -> bool {
-    name.starts_with(|c: char| c.is_ascii_uppercase())
 }
 
 macro_rules! settings {
