@@ -15,6 +15,8 @@ import test_alerts
 
 # Recorded side by side. They wait for each other's CPU, and for polls and timers besides.
 AT_ONCE = 5
+# Alerts about durations: on a busy machine, they fire without a fault. Only before their own they are silent.
+OF_DURATIONS = {"TidegateRedisSlow"}
 
 
 def record(fault):
@@ -42,7 +44,8 @@ def test_of(fault, seen):
     asked = []
     for began, ended in recording.well:
         # From the first minute on, both ends included.
-        every = f'count_over_time(ALERTS{{alertstate="firing"}}[{ended - began + 1}m])'
+        others = "|".join(sorted(OF_DURATIONS - {fault.alert}))
+        every = f'count_over_time(ALERTS{{alertstate="firing",alertname!~"{others}"}}[{ended - began + 1}m])'
         asked.append({"expr": every, "eval_time": f"{ended}m", "exp_samples": []})
     for minute in (recording.broken - 1 + fault.within, last):
         value = {"labels": "ALERTS" + sample({**labels, **fires}), "value": 1}
