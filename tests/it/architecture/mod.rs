@@ -2,6 +2,7 @@
 //! file heads. A failure names the file, the line and the rule.
 
 mod circles;
+mod proved_tests;
 pub mod source_reader;
 
 use std::collections::BTreeMap;

@@ -13,7 +13,7 @@ use tidegate::store::{LocalStore, Store};
 use super::memory_bound::{count, family};
 use super::memory_store::MemoryBench;
 use super::store_under_test::*;
-use crate::support::environment;
+use crate::support::proof;
 use crate::support::random::Random;
 
 /// Spreads the bits as a hash would; hashing a million keys takes longer.
@@ -84,7 +84,7 @@ async fn concurrency_slots_get_room_during_a_flood_and_leave_room_for_others() {
 #[test]
 fn a_flood_on_a_rule_refuses_at_most_one_in_a_hundred_of_its_new_users() {
     const TABLE: u64 = 1_000_000;
-    let is_full_length = environment::number("TIDEGATE_PROOF").is_some_and(|share| share >= 100);
+    let is_full_length = proof::judges_times();
     let store = MemoryStore::new(1_000_000);
     let limit = window(5, 60 * MINUTE);
     let mut sent = 0;
