@@ -146,7 +146,7 @@ $(VENV)/.k6: load/k6/requirements.txt
 PROVED := call_ownership:: control_plane::envoy_gateway:: control_plane::memory:: control_plane::updates:: \
 	decisions::retry_after:: grpc::malformed_calls:: hostile::certificate_rotation:: hostile::chart_memory:: \
 	hostile::http2_abuse:: hostile::key_flood:: lua::lua_equals_memory:: lua::write_calls:: policy::memory_bounds:: \
-	prepaid_hits::exactness:: prepaid_hits::processes:: race:: store_contract::full_table:: \
+	prepaid_hits::exactness:: prepaid_hits::processes:: race:: resilience::own_charges:: store_contract::full_table:: \
 	store_contract::key_floods:: topology::random_calls:: \
 	--skip race::disturbed:: --skip memory_stays_flat_over_many_updates_of_a_large_policy
 # Tests of `it` that a newer Redis could fail.
