@@ -209,14 +209,10 @@ fn machine() -> String {
 }
 
 #[test]
-fn the_page_shows_the_recorded_table() {
+fn the_recorded_table_has_no_row_that_failed() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
-    let (recorded, page) = (read("load/results/faults.md"), read("docs/REDIS.md"));
-    assert!(
-        page.contains(recorded.trim()),
-        "docs/REDIS.md shows another table than the recorded one"
-    );
+    let recorded = std::fs::read_to_string(root.join("load/results/faults.md")).unwrap();
+    assert!(recorded.contains("| 30 |"), "{recorded}");
     // The marks of a row that did not meet its expectation.
     assert!(!recorded.contains("FAILED") && !recorded.contains("**missed**"), "{recorded}");
 }
