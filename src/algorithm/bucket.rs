@@ -46,7 +46,7 @@
 //! Source: the generic cell rate algorithm (ITU-T I.371). Its bound holds because the debt never
 //! exceeds C and falls by l each microsecond.
 
-use super::Step;
+use super::step::Step;
 use crate::domain::{Bucket, Charge, ChargeRecord, Hits, Micros, Op, Outcome, Refill, Verdict};
 
 /// Maximum excess of stored debt over the bucket's maximum debt, as refill time: 1 s. A larger

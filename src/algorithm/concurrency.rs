@@ -16,7 +16,7 @@
 //! Not here: generating holders (`decide`), calls with several checks and removal of
 //! expired counters (`store`).
 
-use super::Step;
+use super::step::Step;
 use crate::domain::{ChargeRecord, Concurrency, Hits, Holder, Micros, Op, Outcome, Verdict};
 
 /// Stored state of a concurrency limit: the lease of each slot holder, sorted by the time at which

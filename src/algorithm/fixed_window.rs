@@ -20,7 +20,7 @@
 //!
 //! Not here: calls with several checks, removal of expired counters (`store`).
 
-use super::Step;
+use super::step::Step;
 use crate::domain::{
     Charge, ChargeRecord, FixedWindow, Hits, Micros, Op, Outcome, Verdict, Window, WindowBounds,
 };

@@ -42,13 +42,10 @@
 //!
 //! Not here: selecting the class of a request (`policy`).
 
-mod credits;
-
 use std::sync::Arc;
 
-pub(crate) use self::credits::HybridCredits;
-use self::credits::SHARES_TOTAL_PERCENT;
-use super::Step;
+use super::hybrid_credits::{HybridCredits, SHARES_TOTAL_PERCENT};
+use super::step::Step;
 use crate::domain::{ChargeRecord, Hits, Hybrid, Micros, Op, Outcome, Verdict};
 
 /// Stored state of a hybrid limit: the credits in the bucket of each class and in the pool, at the
@@ -56,11 +53,11 @@ use crate::domain::{ChargeRecord, Hits, Hybrid, Micros, Op, Outcome, Verdict};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     /// Time of the last update, in ticks (see `HybridCredits::tick`) since the Unix epoch.
-    last_tick: u64,
-    pool: u64,
+    pub(super) last_tick: u64,
+    pub(super) pool: u64,
     /// Credits in the guaranteed bucket of each consumer class, in the same order as the limit's
     /// shares.
-    buckets: Arc<[u64]>,
+    pub(super) buckets: Arc<[u64]>,
 }
 
 impl State {

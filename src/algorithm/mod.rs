@@ -24,14 +24,18 @@
 //! errors that the compiler then reports. Box a state larger than 16 bytes to keep the size of
 //! [`State`].
 
-use crate::domain::{Algorithm, ChargeRecord, Holder, Limit, Micros, Op, Outcome};
+use crate::domain::{Algorithm, ChargeRecord, Holder, Limit, Micros, Op};
 
 pub mod bucket;
 pub mod concurrency;
 pub mod fixed_window;
 pub mod hybrid;
+pub(crate) mod hybrid_credits;
 pub mod sliding_log;
 pub mod sliding_window;
+mod step;
+
+pub use step::Step;
 
 /// Stored state of one counter. It is kept to 24 bytes, because the memory store may hold ten
 /// million counters.
@@ -62,11 +66,10 @@ impl State {
             State::Concurrency(slots) => size_of::<concurrency::State>() + slots.heap_bytes(),
         }
     }
-}
 
-/// Accessors for the state of each algorithm. They return `None` if the state belongs to another
-/// algorithm.
-impl State {
+    // Accessors for the state of each algorithm. They return `None` if the state belongs to another
+    // algorithm.
+
     fn as_fixed_window(&self) -> Option<fixed_window::State> {
         if let State::FixedWindow(state) = self { Some(*state) } else { None }
     }
@@ -93,30 +96,6 @@ impl State {
 }
 
 const _: () = assert!(size_of::<State>() <= 24, "an entry of the memory store is 64 bytes at most");
-
-/// Result of applying one operation to one counter: the outcome and the state to store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step<S = State> {
-    /// Outcome of the operation. `available` and `reset_after` describe the counter after the
-    /// operation.
-    pub outcome: Outcome,
-    /// New state to store; `None` if the stored state does not change.
-    ///
-    /// A peek, or a rejection without `charge: always`, stores the state only if it was clamped. If
-    /// the clamped state were not stored, every operation would clamp again and the counter would
-    /// stay frozen.
-    pub write: Option<S>,
-    /// Whether the stored state indicates that the clock has stepped back. The same can happen
-    /// after a policy change: a lower bucket capacity, a faster refill, or a shorter lease.
-    pub stepped_back: bool,
-}
-
-impl<S> Step<S> {
-    fn map(self, wrap: impl FnOnce(S) -> State) -> Step {
-        let Step { outcome, write, stepped_back } = self;
-        Step { outcome, write: write.map(wrap), stepped_back }
-    }
-}
 
 /// Applies an operation to a counter. `state` is the stored state, or `None` for a new counter.
 ///
@@ -146,7 +125,7 @@ impl<S> Step<S> {
 /// assert_eq!(refused.outcome.retry_after, Some(Micros(100_000)));
 /// assert_eq!(refused.write, None);
 /// ```
-pub fn apply(state: Option<&State>, limit: &Limit, op: Op, now: Micros) -> Step {
+pub fn apply(state: Option<&State>, limit: &Limit, op: Op, now: Micros) -> Step<State> {
     apply_for(state, limit, op, None, now)
 }
 
@@ -158,7 +137,7 @@ pub fn apply_for(
     op: Op,
     holder: Option<Holder>,
     now: Micros,
-) -> Step {
+) -> Step<State> {
     let charge = limit.charge;
     match &limit.algorithm {
         Algorithm::FixedWindow(window) => {

@@ -20,7 +20,7 @@
 
 use std::collections::VecDeque;
 
-use super::Step;
+use super::step::Step;
 use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingLog, Verdict};
 
 /// Stored state of a sliding log: its entries, oldest first. Some may have expired.

@@ -29,7 +29,7 @@
 //!
 //! Not here: calls with several checks, removal of expired counters (`store`).
 
-use super::Step;
+use super::step::Step;
 use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingWindow, Verdict};
 
 /// Integer bound for exact arithmetic in Lua: 2^53. Doubles, Lua's only number type, represent

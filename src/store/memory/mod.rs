@@ -241,7 +241,7 @@ impl MemoryStore {
 
     /// Updates the statistics for clock regressions and for costs that exceed the capacity of a
     /// limit.
-    fn record_stats(&self, step: &algorithm::Step, check: &Check<'_>) {
+    fn record_stats(&self, step: &algorithm::Step<algorithm::State>, check: &Check<'_>) {
         if step.stepped_back {
             self.stats.clock_regressions.fetch_add(1, Ordering::Relaxed);
         }

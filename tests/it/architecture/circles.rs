@@ -16,7 +16,6 @@ const TO_BE_MENDED: &str = "to be mended";
 
 /// Circles between directories.
 const DIRECTORIES: &[Allowed] = &[
-    (&["algorithm", "algorithm/hybrid"], TO_BE_MENDED),
     (&["app", "app/wiring"], TO_BE_MENDED),
     (&["resilience", "resilience/ledger"], TO_BE_MENDED),
     (&["store/redis", "store/redis/client", "store/redis/script"], TO_BE_MENDED),
@@ -26,17 +25,6 @@ const DIRECTORIES: &[Allowed] = &[
 
 /// Circles of more than two files within a directory, as modules.
 const FILES: &[Allowed] = &[
-    (
-        &[
-            "algorithm",
-            "algorithm::bucket",
-            "algorithm::concurrency",
-            "algorithm::fixed_window",
-            "algorithm::sliding_log",
-            "algorithm::sliding_window",
-        ],
-        TO_BE_MENDED,
-    ),
     (&["decide", "decide::limited_by", "decide::quota_roles", "decide::status"], TO_BE_MENDED),
     (&["resilience::prepaid_hits", "resilience::refusal_cache", "resilience::stack"], TO_BE_MENDED),
     (

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::library::{Script, Scripts};
 use super::msgpack::Packed;
 use crate::algorithm::bucket::BucketCredits;
-use crate::algorithm::hybrid::HybridCredits;
+use crate::algorithm::hybrid_credits::HybridCredits;
 use crate::domain::{
     Accounting, Algorithm, Call, Check, Hits, Holder, Limit, Micros, Op, Receipt, Role, Window,
 };

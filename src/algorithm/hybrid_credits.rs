@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::State;
+use super::hybrid::State;
 use crate::domain::{Hits, Hybrid, Micros};
 
 /// Sum of the guaranteed shares of all classes and the unassigned share, in percent. Shares are
