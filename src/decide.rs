@@ -16,6 +16,7 @@ mod status;
 
 pub use dry_run::{DryRun, DryRunLimit};
 pub use inspect_counters::{CounterSnapshot, CounterSnapshots};
+pub use status::REMAINING_UNLIMITED;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,12 +30,8 @@ use crate::domain::{
     Accounting, Admission, Algorithm, Answer, Answers, CALL_WORK_MAX, Call, Check, Code, Decision,
     Micros, Observer, Op, Request, Role, Source,
 };
-use crate::policy::{Checks, DescriptorMatch, Matches, Policy, Rule};
+use crate::policy::{Checks, Matches, Policy};
 use crate::store::Store;
-
-/// Value of `limit_remaining` in the status of an unlimited rule. The status of a limited rule
-/// reports at most `u32::MAX - 1`.
-pub const REMAINING_UNLIMITED: u32 = u32::MAX;
 
 /// Global modes of the process, which apply to all rules.
 #[derive(Clone, Copy, Debug, Default)]
@@ -155,7 +152,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
             let checks_max = policy.checks_max();
             return Err(DecideError::TooManyChecks { checks_max, in_batch: true });
         }
-        let quotas = quota_roles::assign_roles(&mut checks, &matches, request, self.modes);
+        let quotas = quota_roles::assign_roles(&mut checks, &matches, request, self.modes.quota);
         let holder = self.assign_holder(policy, &mut checks);
         let answers = self.apply(&checks.each, matches.accounting, now, limits.deadline).await;
         let mut decision = combine(&matches, &checks, &quotas, &answers, self.modes)?;
@@ -229,15 +226,6 @@ fn is_admitted(decision: &Decision<'_>) -> bool {
     decision.code == Code::Ok && !decision.shadowed
 }
 
-fn matched_rule<'p>(found: &DescriptorMatch<'p>) -> Option<&'p Rule> {
-    match found {
-        DescriptorMatch::Replaced(rule)
-        | DescriptorMatch::Unlimited(rule)
-        | DescriptorMatch::Limited(rule) => Some(rule),
-        DescriptorMatch::NoRule | DescriptorMatch::Override(_) => None,
-    }
-}
-
 /// Combines the store's answers into a decision, following the rules for admission and statuses in
 /// docs/POLICY.md. Returns an error if an enforced check was not answered, unless global shadow
 /// mode is on.
@@ -255,7 +243,7 @@ fn combine<'p>(
     };
     let mut statuses = Vec::with_capacity(matches.found.len());
     for (found, span) in matches.found.iter().zip(&checks.spans) {
-        let is_quota = quota_roles::is_quota(found, modes);
+        let is_quota = quota_roles::is_quota(found, modes.quota);
         let span = span.clone();
         statuses.push(status::descriptor_status(found, is_quota, span, checks, &answers.each));
     }
@@ -290,14 +278,4 @@ fn admits(checks: &[Check<'_>], answers: &[Answer]) -> Result<bool, DecideError>
         }
     }
     Ok(admission.is_admitted())
-}
-
-/// Returns whether wait `a` is longer than wait `b`. `None` means that waiting never helps, and
-/// counts as longer than any other wait.
-fn is_longer_wait(a: Option<Micros>, b: Option<Micros>) -> bool {
-    match (a, b) {
-        (None, None) | (Some(_), None) => false,
-        (None, Some(_)) => true,
-        (Some(a), Some(b)) => a > b,
-    }
 }

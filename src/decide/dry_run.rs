@@ -63,7 +63,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let matches = policy.find(request);
         let mut checks = policy.checks(request, &matches);
         check_bounds(policy, &checks)?;
-        let quotas = quota_roles::assign_roles(&mut checks, &matches, request, self.modes);
+        let quotas = quota_roles::assign_roles(&mut checks, &matches, request, self.modes.quota);
         // Independent shadow checks, so that no answer depends on another one.
         let peeks: Vec<Check<'_>> = checks
             .each

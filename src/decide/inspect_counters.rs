@@ -7,7 +7,7 @@ use crate::domain::{
     Accounting, Answer, Check, Descriptor, Entry, Hits, Micros, Observer, Op, Outcome, Rate,
     Request, Role, Source,
 };
-use crate::policy::Policy;
+use crate::policy::{DescriptorMatch, Policy};
 use crate::store::Store;
 
 /// Current state of one counter.
@@ -80,7 +80,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let request = Request { domain, descriptors: &descriptors };
         let matches = policy.find(&request);
         let checks = policy.checks(&request, &matches);
-        let Some(rule) = matches.found.first().and_then(super::matched_rule) else {
+        let Some(rule) = matches.found.first().and_then(DescriptorMatch::rule) else {
             return CounterSnapshots { each: Vec::new(), source: Source::Policy };
         };
         // Independent shadow checks, so that no answer depends on another one.

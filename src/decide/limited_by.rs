@@ -8,7 +8,6 @@
 
 use smallvec::SmallVec;
 
-use super::{is_longer_wait, matched_rule};
 use crate::domain::{
     Answer, Answers, Check, CounterKey, LimitedBy, Micros, Op, RepeatedCounters, Role, Verdict,
     WaitPrecision,
@@ -71,7 +70,7 @@ pub(super) fn find_rejecting_limit<'p>(
     }
     let (at, retry_after) = wait.longest?;
     let found = matches.found.iter().zip(&checks.spans).find(|(_, span)| span.contains(&at));
-    let rule = found.and_then(|(found, _)| matched_rule(found));
+    let rule = found.and_then(|(found, _)| found.rule());
     // Nothing is longer than a wait that never ends.
     let precision = if wait.is_lower_bound && retry_after.is_some() {
         WaitPrecision::AtLeast
@@ -124,6 +123,16 @@ impl Wait {
         if self.longest.is_none_or(is_first) {
             self.longest = other.longest;
         }
+    }
+}
+
+/// Returns whether wait `a` is longer than wait `b`. `None` means that waiting never helps, and
+/// counts as longer than any other wait.
+pub(super) fn is_longer_wait(a: Option<Micros>, b: Option<Micros>) -> bool {
+    match (a, b) {
+        (None, None) | (Some(_), None) => false,
+        (None, Some(_)) => true,
+        (Some(a), Some(b)) => a > b,
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Not here: counting and logging these events (`telemetry`).
 
-use super::{Decider, is_admitted, matched_rule};
+use super::{Decider, is_admitted};
 use crate::domain::{
     Answer, Answers, Check, CheckEvent, Decision, Descriptor, DetailedCheck, Hits, LossCause,
     LostBill, Observer, Op, Outcome, RefusalEvent, Request, Role, Source, Verdict,
@@ -23,7 +23,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let admitted = is_admitted(decision);
         let descriptors = matches.found.iter().zip(&checks.spans).zip(request.descriptors);
         for ((found, span), descriptor) in descriptors {
-            let rule = matched_rule(found);
+            let rule = found.rule();
             if let DescriptorMatch::Unlimited(rule) = found {
                 let event = unlimited_event(rule, descriptor, admitted);
                 self.notify_check(&event, policy, request.domain, Some(rule), descriptor);

@@ -11,7 +11,6 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
-use super::{GlobalModes, matched_rule};
 use crate::domain::{Check, Code, Descriptor, Request, Role, Status};
 use crate::policy::{Checks, DescriptorMatch, Matches};
 
@@ -40,8 +39,8 @@ pub(super) struct QuotaGroups {
     depends_on_checks: SmallVec<[bool; 8]>,
 }
 
-/// Sets the roles of the checks of quota descriptors, and returns their groups. In global quota
-/// mode, every descriptor is a quota descriptor.
+/// Sets the roles of the checks of quota descriptors, and returns their groups. In global
+/// `quota_mode`, every descriptor is a quota descriptor.
 ///
 /// If one group always passes, the checks of all groups become shadow checks. Otherwise, if there
 /// is only one group, its checks become required checks, because this group must pass.
@@ -49,20 +48,20 @@ pub(super) fn assign_roles(
     checks: &mut Checks<'_, '_>,
     matches: &Matches<'_>,
     request: &Request<'_>,
-    modes: GlobalModes,
+    quota_mode: bool,
 ) -> QuotaGroups {
-    if !matches.found.iter().any(|found| is_quota(found, modes)) {
+    if !matches.found.iter().any(|found| is_quota(found, quota_mode)) {
         return QuotaGroups::default();
     }
-    let groups = find_groups(checks, matches, request, modes);
+    let groups = find_groups(checks, matches, request, quota_mode);
     let any_passes = groups.depends_on_checks.iter().any(|depends| !depends);
     let is_single = groups.depends_on_checks.len() == 1;
     for (at, (found, span)) in matches.found.iter().zip(&checks.spans).enumerate() {
-        if !is_quota(found, modes) {
+        if !is_quota(found, quota_mode) {
             continue;
         }
         let each = &mut checks.each[span.clone()];
-        let role = match (quota_effect(found, each, modes), groups.descriptor_groups[at]) {
+        let role = match (quota_effect(found, each, quota_mode), groups.descriptor_groups[at]) {
             (QuotaEffect::None, _) => Role::Required,
             (QuotaEffect::AlwaysPasses, _) => Role::Shadow,
             (QuotaEffect::DependsOnChecks, _) if any_passes => Role::Shadow,
@@ -104,7 +103,7 @@ fn find_groups(
     checks: &Checks<'_, '_>,
     matches: &Matches<'_>,
     request: &Request<'_>,
-    modes: GlobalModes,
+    quota_mode: bool,
 ) -> QuotaGroups {
     let mut groups = QuotaGroups::default();
     // Allocates only if the domain has a `quota_group`. Comparing all descriptors with each other
@@ -112,8 +111,8 @@ fn find_groups(
     let mut known: HashMap<GroupKey<'_>, usize> = HashMap::new();
     let descriptors = matches.found.iter().zip(&checks.spans).zip(request.descriptors);
     for ((found, span), descriptor) in descriptors {
-        let effect = match is_quota(found, modes) {
-            true => quota_effect(found, &checks.each[span.clone()], modes),
+        let effect = match is_quota(found, quota_mode) {
+            true => quota_effect(found, &checks.each[span.clone()], quota_mode),
             false => QuotaEffect::None,
         };
         groups.descriptor_groups.push(if effect == QuotaEffect::None {
@@ -150,19 +149,19 @@ fn group_key<'a>(keys: &[Box<str>], descriptor: &Descriptor<'a>) -> Option<Group
 
 /// Returns whether a descriptor is a quota descriptor: because of its rule, or because global quota
 /// mode is on.
-pub(super) fn is_quota(found: &DescriptorMatch<'_>, modes: GlobalModes) -> bool {
-    modes.quota || matched_rule(found).is_some_and(|rule| rule.quota_mode)
+pub(super) fn is_quota(found: &DescriptorMatch<'_>, quota_mode: bool) -> bool {
+    quota_mode || found.rule().is_some_and(|rule| rule.quota_mode)
 }
 
 /// Returns the effect of a quota descriptor with the given checks.
 fn quota_effect(
     found: &DescriptorMatch<'_>,
     checks: &[Check<'_>],
-    modes: GlobalModes,
+    quota_mode: bool,
 ) -> QuotaEffect {
     match found {
         // envoyproxy/ratelimit does not distinguish a replaced descriptor from an unmatched one.
-        DescriptorMatch::NoRule | DescriptorMatch::Replaced(_) if modes.quota => {
+        DescriptorMatch::NoRule | DescriptorMatch::Replaced(_) if quota_mode => {
             QuotaEffect::AlwaysPasses
         }
         DescriptorMatch::NoRule | DescriptorMatch::Replaced(_) | DescriptorMatch::Unlimited(_) => {

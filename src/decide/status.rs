@@ -4,9 +4,13 @@
 
 use std::ops::Range;
 
-use super::{REMAINING_UNLIMITED, is_longer_wait, matched_rule};
+use super::limited_by::is_longer_wait;
 use crate::domain::{Answer, Check, Code, Hits, Micros, Outcome, Status, StatusLimit, Verdict};
-use crate::policy::{Checks, DescriptorMatch, Rule};
+use crate::policy::{Checks, DescriptorMatch};
+
+/// Value of `limit_remaining` in the status of an unlimited rule. The status of a limited rule
+/// reports at most `u32::MAX - 1`.
+pub const REMAINING_UNLIMITED: u32 = u32::MAX;
 
 /// State of a counter as reported in the response, derived from one check.
 #[derive(Clone, Copy, Debug)]
@@ -28,9 +32,8 @@ pub(super) fn descriptor_status<'p>(
     checks: &Checks<'_, 'p>,
     answers: &[Answer],
 ) -> Status<'p> {
-    let rule = matched_rule(found);
-    let shadow = rule.is_some_and(|rule| rule.shadow_mode);
-    let mut status = status_without_limit(found, rule, is_quota, span.is_empty());
+    let shadow = found.rule().is_some_and(|rule| rule.shadow_mode);
+    let mut status = status_without_limit(found, is_quota, span.is_empty());
     let mut strictest: Option<(usize, CounterState)> = None;
     for at in span {
         let Some(answer) = answers.get(at) else { continue };
@@ -100,11 +103,10 @@ impl CounterState {
     }
 }
 
-/// Returns the status of a descriptor for which no limit is reported. `rule` is the matched rule,
-/// and `has_no_check` is true if the descriptor has no checks.
+/// Returns the status of a descriptor for which no limit is reported. `has_no_check` is true if the
+/// descriptor has no checks.
 fn status_without_limit<'p>(
     found: &DescriptorMatch<'p>,
-    rule: Option<&'p Rule>,
     is_quota: bool,
     has_no_check: bool,
 ) -> Status<'p> {
@@ -120,7 +122,7 @@ fn status_without_limit<'p>(
         shown: None,
         remaining: if is_unlimited { REMAINING_UNLIMITED } else { 0 },
         reset: None,
-        rule: rule.map(|rule| rule.id),
+        rule: found.rule().map(|rule| rule.id),
         quota: is_quota,
         group_refused: false,
     }

@@ -42,6 +42,18 @@ pub enum DescriptorMatch<'p> {
     Override(usize),
 }
 
+impl<'p> DescriptorMatch<'p> {
+    /// Returns the rule that matches; `None` for a request override.
+    pub fn rule(&self) -> Option<&'p Rule> {
+        match self {
+            DescriptorMatch::Replaced(rule)
+            | DescriptorMatch::Unlimited(rule)
+            | DescriptorMatch::Limited(rule) => Some(rule),
+            DescriptorMatch::NoRule | DescriptorMatch::Override(_) => None,
+        }
+    }
+}
+
 /// Results of matching a request, one per descriptor.
 #[derive(Debug, Default)]
 pub struct Matches<'p> {

@@ -25,7 +25,6 @@ const DIRECTORIES: &[Allowed] = &[
 
 /// Circles of more than two files within a directory, as modules.
 const FILES: &[Allowed] = &[
-    (&["decide", "decide::limited_by", "decide::quota_roles", "decide::status"], TO_BE_MENDED),
     (&["resilience::prepaid_hits", "resilience::refusal_cache", "resilience::stack"], TO_BE_MENDED),
     (
         &["settings", "settings::otlp_settings", "settings::precedence", "settings::table"],
