@@ -22,13 +22,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::late_charges::LateCharge;
 use super::ledger::counts_hits;
-use super::ledger::late_charges::LateCharge;
 use super::merge::{LocalChecks, MergeResult, merge};
 use super::outage::FallbackReason;
 use super::stack::Stack;
 use crate::domain::{
-    Accounting, Answer, Answers, Call, ExecutionStatus, Hits, LateFate, Op, Receipt, Source,
+    Accounting, Answer, Answers, Call, Check, ExecutionStatus, Hits, LateFate, Op, Receipt, Source,
     Verdict,
 };
 use crate::store::{LocalStore, Store};
@@ -65,7 +65,7 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
     ) -> Answers {
         self.outages.record_fallback(reason, call.now);
         if matches!(reason, FallbackReason::Shed | FallbackReason::TimedOut) {
-            self.ledger.record_local_decision(call.now);
+            self.ledger.missing.record_local_decision(call.now);
         }
         let received = answers.each.clone();
         let is_remote = |at: usize| received[at].outcome().is_some();
@@ -124,7 +124,22 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
             let limit = Arc::clone(check.limit);
             is_charged.then_some(LateCharge { key: check.key, limit, hits, role: check.role })
         });
-        self.add_late_charges(charges, call.now);
+        let send = || Arc::clone(self).send_late_charges();
+        self.ledger.late_charges.add(charges, call.now, send);
+    }
+
+    /// Sends all waiting late charges, including those that are added in the meantime.
+    pub(super) async fn send_late_charges(self: Arc<Self>) {
+        while let Some((charges, now)) = self.ledger.late_charges.take_waiting() {
+            let checks: Vec<Check<'_>> = charges.iter().map(LateCharge::to_check).collect();
+            let accounting = Accounting::Independent;
+            let call = Call { checks: &checks, accounting, now, deadline: None };
+            let answers = self.decide(&call).await;
+            if let Some(late) = answers.late {
+                late.settle(LateFate::Keep);
+            }
+            self.ledger.late_charges.record_answers(&charges, &answers.each);
+        }
     }
 
     /// Refunds charges on the remote store in a background task, so that the caller does not wait

@@ -13,30 +13,24 @@
 //!
 //! Not here: when to use it (`own_limits`, `fallback`).
 
-pub(super) mod background_refunds;
-pub(super) mod late_charges;
-mod missing_charges;
-mod over_admission;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
+use super::background_refunds::start_refund;
+use super::late_charges::LateCharges;
 use super::merge::LocalChecks;
+use super::missing_charges::MissingCharges;
+use super::over_admission::OverAdmission;
 use super::replica_limits::{ReplicaLimit, ReplicaLimits};
-use super::stack::StackStats;
+use super::stack_stats::StackStats;
 use crate::domain::{
     Algorithm, Answer, Call, Check, CounterKey, Fraction, Hits, Limit, Micros, Op, Outcome,
     Receipt, Role, Verdict,
 };
 use crate::store::LocalStore;
 use crate::store::owned_tasks::OwnedTasks;
-
-use background_refunds::start_refund;
-use late_charges::LateCharges;
-use missing_charges::MissingCharges;
-use over_admission::OverAdmission;
 
 /// XOR mask that converts the identity of a counter into the identity of its second counter, which
 /// counts this replica's own charges. Identities are keyed hashes, so any nonzero mask works.
@@ -55,9 +49,9 @@ pub(super) struct Ledger<L> {
     /// Whether the counters of this replica's own charges are separate from the local counters
     /// that decide calls.
     has_separate_counters: bool,
-    missing: MissingCharges,
+    pub(super) missing: MissingCharges,
     over_admission: OverAdmission,
-    late_charges: LateCharges,
+    pub(super) late_charges: LateCharges,
     /// Tasks that refund charges.
     refunds: OwnedTasks,
     stats: Arc<StackStats>,
@@ -84,11 +78,6 @@ impl<L: LocalStore> Ledger<L> {
         if losses > 0 && self.missing.record_losses(losses, now) {
             self.over_admission.record_loss(now);
         }
-    }
-
-    /// Records that a call was decided locally although the remote store is healthy.
-    pub(super) fn record_local_decision(&self, now: Micros) {
-        self.missing.record_local_decision(now);
     }
 
     /// Returns whether any check of a call must also pass against the hits charged by this replica
@@ -221,12 +210,6 @@ impl<L: LocalStore> Ledger<L> {
         self.over_admission.update_hits_max(&self.stats.admitted_hits, now)
     }
 
-    /// Returns the number of hits admitted locally since startup that were charged on the remote
-    /// store afterwards.
-    pub(super) fn hits_charged_later(&self) -> u64 {
-        self.late_charges.charged()
-    }
-
     /// Runs a refund of `count` charges in the background, unless too many are in progress.
     pub(super) fn start_refund(
         &self,
@@ -243,7 +226,7 @@ impl<L: LocalStore> Ledger<L> {
     /// Waits until no refund is in progress, and no late charge waits or is in flight.
     pub(super) async fn wait_until_idle(&self) {
         self.refunds.wait_until_done().await;
-        self.late_charges.wait_until_done().await;
+        self.late_charges.tasks.wait_until_done().await;
     }
 
     /// Discards what has expired. Must be called every second.

@@ -4,6 +4,7 @@
 //! | module | responsibility |
 //! |---|---|
 //! | [`stack`] | leads a call through the states of its decision |
+//! | [`stack_stats`] | counts what the states of decisions did |
 //! | [`deadline`] | bounds how long a call waits for the store |
 //! | `refusal_cache` | repeats recent refusals without calling the store |
 //! | `prepaid_hits` | takes hits of hot counters in advance and spends them without the store |
@@ -14,6 +15,10 @@
 //! | `fallback` | decides unanswered checks on the local store |
 //! | `own_limits` | decides calls while the remote store may lack charges of this replica |
 //! | `ledger` | holds the hits that the remote store does not know of, or knows too many of |
+//! | `missing_charges` | records why the remote store may lack charges, and for which limits |
+//! | `late_charges` | charges hits on the remote store after their call was decided locally |
+//! | `over_admission` | bounds the hits admitted beyond their limits |
+//! | `background_refunds` | runs refunds, so that no caller waits for them |
 //! | `merge` | merges remote, local and configured answers into one decision |
 //! | `replica_limits` | holds this replica's share of each limit |
 //! | [`outage`] | tracks outages of the remote store, with their start and reason |
@@ -25,13 +30,18 @@
 pub mod deadline;
 pub mod outage;
 pub mod stack;
+pub mod stack_stats;
 pub mod store_override;
 
+mod background_refunds;
 mod fallback;
 mod known_counters;
 mod last_known;
+mod late_charges;
 mod ledger;
 mod merge;
+mod missing_charges;
+mod over_admission;
 mod own_limits;
 mod prepaid_hits;
 mod prepaid_lots;

@@ -27,10 +27,10 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::ledger::background_refunds::start_refund;
+use super::background_refunds::start_refund;
 use super::prepaid_lots::{AddedLot, LotId, PrepaidLots, SpendResult};
 use super::remaining_checks::RemainingChecks;
-use super::stack::StackStats;
+use super::stack_stats::StackStats;
 use crate::clock::Clock;
 use crate::domain::{
     Accounting, Admission, Answer, Answers, Call, ChargeRecord, Check, ExecutionStatus, Hits,

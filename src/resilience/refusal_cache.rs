@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::known_counters::{Known, KnownCounters};
 use super::last_known::LastKnownCounters;
 use super::remaining_checks::RemainingChecks;
-use super::stack::StackStats;
+use super::stack_stats::StackStats;
 use crate::domain::{
     Algorithm, Answer, Call, Charge, Check, CounterKey, Hits, Limit, Micros, Op, Outcome, Receipt,
     Refill, RepeatedCounters, Verdict, Window,

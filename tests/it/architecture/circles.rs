@@ -17,7 +17,6 @@ const TO_BE_MENDED: &str = "to be mended";
 /// Circles between directories.
 const DIRECTORIES: &[Allowed] = &[
     (&["app", "app/wiring"], TO_BE_MENDED),
-    (&["resilience", "resilience/ledger"], TO_BE_MENDED),
     (&["store/redis", "store/redis/client", "store/redis/script"], TO_BE_MENDED),
     (&["telemetry", "telemetry/otlp"], TO_BE_MENDED),
     (&["wire", "wire/encode"], TO_BE_MENDED),
@@ -25,7 +24,6 @@ const DIRECTORIES: &[Allowed] = &[
 
 /// Circles of more than two files within a directory, as modules.
 const FILES: &[Allowed] = &[
-    (&["resilience::prepaid_hits", "resilience::refusal_cache", "resilience::stack"], TO_BE_MENDED),
     (
         &["settings", "settings::otlp_settings", "settings::precedence", "settings::table"],
         TO_BE_MENDED,

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tidegate::clock::Clock;
 use tidegate::domain::{Answers, Call, Receipt};
-use tidegate::resilience::stack::{Stack, StackConfig, StackStats};
+use tidegate::resilience::stack::{Stack, StackConfig};
+use tidegate::resilience::stack_stats::StackStats;
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::{SharedStore, Store};
 

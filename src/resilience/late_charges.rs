@@ -15,13 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::runtime::Handle;
 
-use super::super::stack::Stack;
-use crate::domain::{
-    Accounting, Answer, Call, Check, CounterKey, Hits, LateFate, Limit, Micros, Op, Outcome, Role,
-    Verdict,
-};
+use crate::domain::{Answer, Check, CounterKey, Hits, Limit, Micros, Op, Outcome, Role, Verdict};
 use crate::store::owned_tasks::OwnedTasks;
-use crate::store::{LocalStore, Store};
 
 /// Maximum number of counters whose charges wait; charges to further counters are dropped. This is
 /// also the maximum number of checks in one background call.
@@ -37,7 +32,7 @@ pub(crate) struct LateCharge {
 }
 
 impl LateCharge {
-    fn to_check(&self) -> Check<'_> {
+    pub(super) fn to_check(&self) -> Check<'_> {
         let op = Op::Take { cost: self.hits };
         Check { key: self.key, limit: &self.limit, op, role: self.role, holder: None }
     }
@@ -49,7 +44,8 @@ pub(crate) struct LateCharges {
     /// Locked only by calls that were not sent and by the background task, and never across an await.
     queue: Mutex<Queue>,
     charged: AtomicU64,
-    tasks: OwnedTasks,
+    /// Tasks that run until no charge waits or is in flight.
+    pub(super) tasks: OwnedTasks,
 }
 
 #[derive(Debug, Default)]
@@ -68,39 +64,22 @@ impl LateCharges {
         self.charged.load(Ordering::Relaxed)
     }
 
-    /// Waits until no charge waits or is in flight.
-    pub(crate) async fn wait_until_done(&self) {
-        self.tasks.wait_until_done().await;
-    }
-
     fn lock_queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes all waiting charges out of the queue. If there are none, records that the background
-    /// task ends.
-    fn take_waiting(&self) -> (Vec<LateCharge>, Micros) {
-        let mut queue = self.lock_queue();
-        let waiting = std::mem::take(&mut queue.waiting);
-        if waiting.is_empty() {
-            queue.sender = Weak::new();
-        }
-        (waiting, queue.now)
-    }
-}
-
-impl<S: Store, L: LocalStore> Stack<S, L> {
-    /// Charges hits to counters of the remote store in a background task. Drops a charge if
+    /// Charges hits in a background task, which `send` starts unless one is running. Drops a charge if
     /// [`COUNTERS_MAX`] other counters wait, and all charges if there is no tokio runtime.
-    pub(crate) fn add_late_charges(
-        self: &Arc<Self>,
+    pub(super) fn add<F: Future<Output = ()> + Send + 'static>(
+        &self,
         charges: impl IntoIterator<Item = LateCharge>,
         now: Micros,
+        send: impl FnOnce() -> F,
     ) {
         if Handle::try_current().is_err() {
             return;
         }
-        let mut queue = self.ledger.late_charges.lock_queue();
+        let mut queue = self.lock_queue();
         for charge in charges {
             queue.push(charge);
         }
@@ -108,36 +87,35 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
         if queue.waiting.is_empty() || queue.sender.strong_count() > 0 {
             return;
         }
-        let (stack, sender) = (Arc::clone(self), Arc::new(()));
+        let (sending, sender) = (send(), Arc::new(()));
         queue.sender = Arc::downgrade(&sender);
-        self.ledger.late_charges.tasks.spawn(async move {
-            stack.send_late_charges().await;
+        self.tasks.spawn(async move {
+            sending.await;
             drop(sender);
         });
     }
 
-    /// Sends all waiting charges, including those that are added in the meantime.
-    async fn send_late_charges(&self) {
-        loop {
-            let (charges, now) = self.ledger.late_charges.take_waiting();
-            if charges.is_empty() {
-                return;
-            }
-            let checks: Vec<Check<'_>> = charges.iter().map(LateCharge::to_check).collect();
-            let accounting = Accounting::Independent;
-            let call = Call { checks: &checks, accounting, now, deadline: None };
-            let answers = self.decide(&call).await;
-            if let Some(late) = answers.late {
-                late.settle(LateFate::Keep);
-            }
-            for (charge, answer) in charges.iter().zip(answers.each) {
-                let Answer::Decided(outcome) = answer else { continue };
-                self.ledger.late_charges.charged.fetch_add(outcome.charged.0, Ordering::Relaxed);
-                if let Some(rest) = rest_of(charge, &outcome) {
-                    self.ledger.late_charges.lock_queue().push(rest);
-                }
+    /// Records the remote store's answers to charges. If a counter refused a charge because too few
+    /// hits were left, those hits wait to be charged.
+    pub(super) fn record_answers(&self, charges: &[LateCharge], answers: &[Answer]) {
+        for (charge, answer) in charges.iter().zip(answers) {
+            let Answer::Decided(outcome) = answer else { continue };
+            self.charged.fetch_add(outcome.charged.0, Ordering::Relaxed);
+            if let Some(rest) = rest_of(charge, outcome) {
+                self.lock_queue().push(rest);
             }
         }
+    }
+
+    /// Takes all waiting charges out of the queue, with the time of the latest. If there are none,
+    /// records that the background task ends.
+    pub(super) fn take_waiting(&self) -> Option<(Vec<LateCharge>, Micros)> {
+        let mut queue = self.lock_queue();
+        if queue.waiting.is_empty() {
+            queue.sender = Weak::new();
+            return None;
+        }
+        Some((std::mem::take(&mut queue.waiting), queue.now))
     }
 }
 
@@ -173,8 +151,9 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::domain::fixtures::fixed_window;
-    use crate::domain::{Answers, Receipt};
-    use crate::resilience::stack::StackConfig;
+    use crate::domain::{Answers, Call, Receipt};
+    use crate::resilience::stack::{Stack, StackConfig};
+    use crate::store::{LocalStore, Store};
 
     /// Store that never answers, and counts the calls.
     #[derive(Debug, Default)]
@@ -208,7 +187,8 @@ mod tests {
             // Dropped at the end of the loop's body, with the task that waits for the store.
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             runtime.block_on(async {
-                stack.add_late_charges([charge(sent, &limit)], Micros::ZERO);
+                let send = || Arc::clone(&stack).send_late_charges();
+                stack.ledger.late_charges.add([charge(sent, &limit)], Micros::ZERO, send);
                 tokio::task::yield_now().await;
             });
             assert_eq!(u128::from(stack.remote().0.load(Ordering::Relaxed)), sent);
