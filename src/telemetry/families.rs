@@ -1,7 +1,7 @@
 //! Metric families of decisions, calls and policy loads.
 //!
-//! `counters` maintains the values; `prometheus` and `otlp` export them. `app::wiring` defines the
-//! metrics of stores and connections.
+//! `counters` maintains the values; `prometheus` and `otlp_metrics` export them. `app::wiring`
+//! defines the metrics of stores and connections.
 
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;

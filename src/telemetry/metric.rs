@@ -1,8 +1,8 @@
 //! Types for metric families and values, and [`MetricSink`], the trait that each output format
 //! implements.
 //!
-//! `families` and `app::wiring` define the families; `prometheus` and `otlp` implement the output
-//! formats.
+//! `families` and `app::wiring` define the families; `prometheus` and `otlp_metrics` implement the
+//! output formats.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -11,7 +11,7 @@
 //! | `detailed_counters`, `rule_rows` | counters by request values; rows of the per-rule metrics |
 //! | `metric`, `families`, `compat_names` | metric families of Tidegate and envoyproxy/ratelimit |
 //! | `prometheus`, `prometheus_writer` | the metrics page |
-//! | [`otlp`] | export of metrics and traces, sampling |
+//! | [`otlp`], `otlp_metrics` | export of traces and metrics, sampling |
 //! | `top_rejected` | statistics of the keys that each limit rejects most |
 //! | `snapshot` | snapshot of the counters for the live page |
 //! | `lost_bills` | bills not charged in full, and the warning about them |
@@ -26,6 +26,7 @@ mod logging;
 mod lost_bills;
 mod metric;
 pub mod otlp;
+mod otlp_metrics;
 mod prometheus;
 mod prometheus_writer;
 mod refusal_log;
@@ -41,6 +42,7 @@ pub use metric::{
     SeriesEmitter, counter, emit_single, gauge, histogram,
 };
 pub(crate) use metric::{Metric, emit_rows, emit_table, metrics};
+pub use otlp_metrics::{MetricsExporter, export_metrics};
 pub use prometheus::{AllMetrics, CONTENT_TYPE, CONTENT_TYPE_PLAIN, MetricsPage};
 pub use rule_counters::RuleName;
 pub use snapshot::{Latency, RejectedBills, RuleSnapshot, Snapshot};

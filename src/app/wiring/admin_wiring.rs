@@ -23,8 +23,7 @@ use crate::control_plane::ControlPlaneStatus;
 use crate::domain::CallerMemory;
 use crate::server::{ConnectionStats, Health, RlsService, TlsCounters};
 use crate::store::redis::keys::Prefix;
-use crate::telemetry::otlp::export_metrics;
-use crate::telemetry::{AllMetrics, MetricsPage, Telemetry};
+use crate::telemetry::{AllMetrics, MetricsPage, Telemetry, export_metrics};
 use crate::wire::HttpReply;
 
 /// Components of the service that the HTTP ports show and change.

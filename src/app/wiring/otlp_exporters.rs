@@ -12,10 +12,9 @@ use crate::app::read_certificates;
 use crate::clock::Clock;
 use crate::settings::{OtlpProtocol, OtlpSettings, Settings};
 use crate::telemetry::otlp::{
-    ExportStats, MetricsExporter, OtlpError, OtlpTarget, SamplingRule, ServiceIdentity,
-    TraceExporter, Transport,
+    ExportStats, OtlpError, OtlpTarget, SamplingRule, ServiceIdentity, TraceExporter, Transport,
 };
-use crate::telemetry::{AllMetrics, Telemetry};
+use crate::telemetry::{AllMetrics, MetricsExporter, Telemetry};
 
 /// Running OTLP exporters, and the handle for stopping them.
 #[derive(Debug)]

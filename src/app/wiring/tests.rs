@@ -14,9 +14,8 @@ use crate::limiter::any_store::AnyStore;
 use crate::policy::{Policy, Secret};
 use crate::server::RlsService;
 use crate::settings::{Settings, Sources};
-use crate::telemetry::otlp::export_metrics;
 use crate::telemetry::{
-    AllMetrics, MetricFamily, MetricKind, MetricSink, SeriesEmitter, Telemetry,
+    AllMetrics, MetricFamily, MetricKind, MetricSink, SeriesEmitter, Telemetry, export_metrics,
 };
 
 const TABLE_HEAD: &str = "| metric | kind | labels | meaning |\n|---|---|---|---|\n";

@@ -24,7 +24,7 @@ const RESPONSE_HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// HTTP client for one OTLP endpoint.
 #[derive(Clone, Debug)]
-pub(super) struct HttpSender {
+pub(crate) struct HttpSender {
     client: Client<Connector, Full<Bytes>>,
     endpoint: Uri,
     headers: HeaderMap,

@@ -1,14 +1,15 @@
-//! OTLP export of metrics and traces, over gRPC or HTTP.
+//! OTLP export of traces, and how metrics and traces are sent: over gRPC or HTTP.
 //!
 //! Exports run in the background with bounded memory. A failed export is counted, and its data is
 //! dropped.
+//!
+//! Not here: the metrics (`otlp_metrics`).
 
 mod http_sender;
-mod metric_export;
+pub(super) mod metric_client;
 mod sampling;
 mod trace_export;
 
-pub use self::metric_export::MetricsExporter;
 pub use self::sampling::SamplingRule;
 pub use self::trace_export::TraceExporter;
 
@@ -21,7 +22,6 @@ use http::Uri;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
 use tonic::transport::{Channel, Endpoint};
 
-use super::metric::{MetricFamily, MetricSource, MetricValue, counter};
 use crate::tls::{ClientCertificates, Connector};
 
 /// Protocol between this process and the collector.
@@ -141,7 +141,7 @@ impl OtlpTarget {
 
 impl ServiceIdentity {
     /// Returns all resource attributes. Attributes set by the operator take precedence.
-    fn resource_attributes(&self) -> Vec<(String, String)> {
+    pub(super) fn resource_attributes(&self) -> Vec<(String, String)> {
         let defaults = [
             ("service.name", self.service.as_str()),
             ("service.version", env!("CARGO_PKG_VERSION")),
@@ -161,9 +161,9 @@ impl ServiceIdentity {
 /// they recover.
 #[derive(Debug)]
 pub struct ExportStats {
-    signal: &'static str,
-    succeeded: AtomicU64,
-    failed: AtomicU64,
+    pub(super) signal: &'static str,
+    pub(super) succeeded: AtomicU64,
+    pub(super) failed: AtomicU64,
     is_failing: AtomicBool,
 }
 
@@ -174,7 +174,7 @@ impl ExportStats {
         ExportStats { signal, succeeded, failed, is_failing: AtomicBool::new(false) }
     }
 
-    fn record(&self, result: Result<(), impl fmt::Display>) {
+    pub(super) fn record(&self, result: Result<(), impl fmt::Display>) {
         let counter = if result.is_ok() { &self.succeeded } else { &self.failed };
         counter.fetch_add(1, Ordering::Relaxed);
         let was_failing = self.is_failing.swap(result.is_err(), Ordering::Relaxed);
@@ -188,24 +188,6 @@ impl ExportStats {
             Ok(()) | Err(_) => {}
         }
     }
-}
-
-/// Metric family that counts OTLP exports by signal and result.
-const EXPORTS: MetricFamily = counter("otlp_exports", "OTLP exports per signal and result")
-    .with_labels(&["signal", "result"]);
-
-/// Returns a metric source that reports the numbers of OTLP exports of these signals.
-pub fn export_metrics(signals: Vec<std::sync::Arc<ExportStats>>) -> MetricSource {
-    Box::new(move |sink| {
-        sink.write_family(&EXPORTS, &mut |emit| {
-            signals.iter().try_for_each(|stats| {
-                let count =
-                    |counter: &AtomicU64| MetricValue::Number(counter.load(Ordering::Relaxed));
-                emit(&[("signal", stats.signal), ("result", "sent")], count(&stats.succeeded))?;
-                emit(&[("signal", stats.signal), ("result", "failed")], count(&stats.failed))
-            })
-        })
-    })
 }
 
 #[cfg(test)]

@@ -79,19 +79,19 @@ impl TraceExporter {
     }
 
     /// Returns whether the sampling rule can sample any call.
-    pub(in crate::telemetry) fn is_enabled(&self) -> bool {
+    pub(crate) fn is_enabled(&self) -> bool {
         self.sampling.is_enabled()
     }
 
     /// Returns whether to sample a call. `parent` is the caller's trace context, or `None` if the
     /// caller sent no valid one.
-    pub(in crate::telemetry) fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
+    pub(crate) fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
         self.sampling.should_sample(parent)
     }
 
     /// Builds the spans of a finished call and queues them for export. Drops them if the queue is
     /// full.
-    pub(in crate::telemetry) fn record(&self, trace: &Trace, outcome: RpcOutcome) {
+    pub(crate) fn record(&self, trace: &Trace, outcome: RpcOutcome) {
         let parent = trace.parent().map_or_else(Context::new, |parent| {
             Context::new().with_remote_span_context(build_remote_context(&parent))
         });

@@ -18,7 +18,6 @@ const TO_BE_MENDED: &str = "to be mended";
 const DIRECTORIES: &[Allowed] = &[
     (&["app", "app/wiring"], TO_BE_MENDED),
     (&["store/redis", "store/redis/client", "store/redis/script"], TO_BE_MENDED),
-    (&["telemetry", "telemetry/otlp"], TO_BE_MENDED),
     (&["wire", "wire/encode"], TO_BE_MENDED),
 ];
 

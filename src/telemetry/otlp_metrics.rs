@@ -6,64 +6,32 @@
 use std::fmt;
 use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
-use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_client::MetricsServiceClient;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
 use opentelemetry_proto::tonic::metrics::v1::{
     AggregationTemporality, Gauge, Histogram, HistogramDataPoint, Metric, NumberDataPoint,
     ResourceMetrics, ScopeMetrics, Sum, metric, number_data_point,
 };
 use opentelemetry_proto::tonic::resource::v1::Resource;
-use prost::Message as _;
 use tokio::sync::watch;
-use tonic::metadata::MetadataMap;
-use tonic::transport::Channel;
-use tonic::{Extensions, Request};
 
-use super::http_sender::HttpSender;
-use super::{ExportStats, OtlpError, OtlpTarget, ServiceIdentity, Transport};
-use crate::domain::Micros;
-use crate::telemetry::metric::{
-    Labels, MetricFamily, MetricKind, MetricSink, MetricUnit, MetricValue, SeriesEmitter,
+use super::metric::{
+    Labels, MetricFamily, MetricKind, MetricSink, MetricSource, MetricUnit, MetricValue,
+    SeriesEmitter, counter,
 };
-use crate::telemetry::prometheus::{AllMetrics, METRIC_PREFIX};
+use super::otlp::metric_client::MetricClient;
+use super::otlp::{ExportStats, OtlpError, OtlpTarget, ServiceIdentity};
+use super::prometheus::{AllMetrics, METRIC_PREFIX};
+use crate::domain::Micros;
 
 /// Maximum number of data points per message. A message with 5,000 points takes about 1 MB, a
 /// quarter of what collectors accept by default.
 const MESSAGE_POINTS_MAX: usize = 5_000;
 const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
 const MICROS_PER_SECOND: f64 = 1e6;
-
-/// gRPC or HTTP client that sends metrics to the collector.
-enum MetricClient {
-    Grpc { client: Box<MetricsServiceClient<Channel>>, metadata: MetadataMap },
-    Http(Box<HttpSender>),
-}
-
-impl MetricClient {
-    fn new(target: &OtlpTarget) -> Result<MetricClient, OtlpError> {
-        Ok(match target.transport {
-            Transport::Grpc => MetricClient::Grpc {
-                client: Box::new(MetricsServiceClient::new(target.build_channel()?)),
-                metadata: target.build_metadata()?,
-            },
-            Transport::HttpProtobuf => MetricClient::Http(Box::new(HttpSender::new(target)?)),
-        })
-    }
-
-    /// Sends one message. Returns the reason as text if sending fails.
-    async fn send(&mut self, message: ExportMetricsServiceRequest) -> Result<(), String> {
-        match self {
-            MetricClient::Grpc { client, metadata } => {
-                let request = Request::from_parts(metadata.clone(), Extensions::default(), message);
-                client.export(request).await.map(|_| ()).map_err(|error| error.to_string())
-            }
-            MetricClient::Http(sender) => sender.send(message.encode_to_vec()).await,
-        }
-    }
-}
 
 /// Exporter that sends all metrics to a collector at a fixed interval.
 pub struct MetricsExporter {
@@ -95,9 +63,8 @@ impl MetricsExporter {
         now: fn() -> Micros,
         stats: &Arc<ExportStats>,
     ) -> Result<MetricsExporter, OtlpError> {
-        let attributes = identity.resource_attributes();
-        let attributes =
-            attributes.iter().map(|(name, value)| build_attribute(name, value)).collect();
+        let attributes = identity.resource_attributes().into_iter();
+        let attributes = attributes.map(|(name, value)| build_attribute(&name, &value)).collect();
         Ok(MetricsExporter {
             client: MetricClient::new(target)?,
             resource: Resource { attributes, ..Resource::default() },
@@ -304,10 +271,28 @@ fn build_metric(family: &MetricFamily, points: MetricPoints) -> Metric {
     }
 }
 
+/// Metric family that counts OTLP exports by signal and result.
+const EXPORTS: MetricFamily = counter("otlp_exports", "OTLP exports per signal and result")
+    .with_labels(&["signal", "result"]);
+
+/// Returns a metric source that reports the numbers of OTLP exports of these signals.
+pub fn export_metrics(signals: Vec<Arc<ExportStats>>) -> MetricSource {
+    Box::new(move |sink| {
+        sink.write_family(&EXPORTS, &mut |emit| {
+            signals.iter().try_for_each(|stats| {
+                let count =
+                    |counter: &AtomicU64| MetricValue::Number(counter.load(Ordering::Relaxed));
+                emit(&[("signal", stats.signal), ("result", "sent")], count(&stats.succeeded))?;
+                emit(&[("signal", stats.signal), ("result", "failed")], count(&stats.failed))
+            })
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::metric::{counter, gauge};
+    use crate::telemetry::metric::gauge;
 
     #[test]
     fn a_metric_with_many_series_is_split_into_several_messages_without_loss() {
