@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::descriptor_arg::parse_descriptor;
-use super::exit_codes::Failure;
-use super::files_and_env::read_secret_file;
 use super::log_level::LogLevelControl;
 use super::offline_engine::to_entries;
+use super::process::exit_codes::Failure;
+use super::process::files_and_env::read_secret_file;
+use super::process::watcher_thread::WatchedValue;
 use super::runtime_overrides::RuntimeOverrides;
-use super::watcher_thread::WatchedValue;
 use super::wiring::store_setup::ServiceDecider;
 use crate::admin::{AdminAction, TextResult};
 use crate::clock::Clock;

@@ -11,8 +11,8 @@ use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use super::exit_codes::Failure;
-use super::files_and_env::read_secret_file;
+use super::process::exit_codes::Failure;
+use super::process::files_and_env::read_secret_file;
 
 /// Timeout for a request to the debug port, from connecting to the last byte of the response. The
 /// port is on this machine or forwarded to it, so a request that takes ten seconds means that the

@@ -8,9 +8,9 @@ use std::thread;
 
 use tokio::sync::watch;
 
-use super::exit_codes::Failure;
 use super::load_policy::{Fingerprint, policy_options};
 use super::policy_watcher::{first_rule_after, rule_names};
+use super::process::exit_codes::Failure;
 use super::runtime_overrides::RuntimeOverrides;
 use super::wiring::control_plane_config;
 use crate::clock::Clock;

@@ -1,6 +1,6 @@
 //! Parser for descriptors typed as `k=v,k2=v2`, on the command line and in debug-port URLs.
 
-use super::exit_codes::Failure;
+use super::process::exit_codes::Failure;
 
 /// Parses a descriptor such as `k=v,k2=v2` into its keys and values, in order. A value may be empty
 /// or absent and may contain `=`. A backslash escapes a comma or another backslash.

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::descriptor_arg::parse_descriptor;
-use super::exit_codes::Failure;
 use super::load_policy::load_paths;
 use super::offline_engine::{OfflineEngine, plain_descriptor, to_entries};
+use super::process::exit_codes::Failure;
 use crate::clock::Clock;
 use crate::decide::REMAINING_UNLIMITED;
 use crate::domain::{Code, Decision, Descriptor, Entry, Request, Status, escaped, nearest_word};

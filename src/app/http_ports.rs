@@ -9,8 +9,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::exit_codes::Failure;
-use super::wiring::admin_wiring::{AdminWiring, MetricsEndpoints};
+use super::admin_wiring::{AdminWiring, MetricsEndpoints};
+use super::process::exit_codes::Failure;
 use super::wiring::server_config;
 use crate::admin::{self, AllowedHosts, HttpLimits, HttpPhase};
 use crate::settings::Settings;

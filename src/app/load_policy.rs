@@ -10,9 +10,9 @@ use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::thread;
 
-use super::exit_codes::Failure;
-use super::files_and_env::{FileError, malformed, read_secret_file};
 use super::policy_files::{PolicyFiles, ReadFile};
+use super::process::exit_codes::Failure;
+use super::process::files_and_env::{FileError, malformed, read_secret_file};
 use super::wiring::server_config;
 use crate::domain::{Charge, RuleId};
 use crate::policy::{self, Diagnostic, FILE_BYTES_CEILING, Options, Policy, Secret, Source};

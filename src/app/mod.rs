@@ -1,23 +1,20 @@
 //! Composition root: reads settings, loads the policy, builds and connects all components, serves,
 //! and shuts down. Only this module may import every other one.
 
-mod exit_codes;
-mod files_and_env;
-mod rlimit;
+mod process;
 
 mod control_plane_policy;
 mod load_policy;
 mod policy_files;
 mod policy_source;
 mod policy_watcher;
-mod watcher_thread;
 
 mod http_ports;
 mod serve;
-mod signals;
 mod wiring;
 
 mod admin_actions;
+mod admin_wiring;
 mod log_level;
 mod page_data;
 mod rates;
@@ -31,19 +28,16 @@ mod offline_engine;
 
 pub use admin_client::post_to_debug_port;
 pub use descriptor_arg::parse_descriptor;
-pub use exit_codes::Failure;
 pub use explain_offline::{SampleRequest, explain};
-pub use files_and_env::{
-    FileError, environment, read_settings_file, read_text_file, write_text_file,
-};
 pub use load_policy::{CheckedPolicy, Fingerprint, LoadedPolicy, check, schema};
 pub use offline_engine::{OfflineEngine, plain_descriptor, to_entries};
+pub use process::exit_codes::Failure;
+pub use process::files_and_env::{
+    FileError, environment, read_pem_file, read_settings_file, read_text_file, write_text_file,
+};
 pub use serve::serve;
 
-use std::path::Path;
-
 use crate::settings::{self, DropIn, Notice, SettingValue, Settings, Sources, TextMap};
-use crate::tls::ClientCertificates;
 
 /// Validated settings, with the source of each value.
 #[derive(Clone, Debug)]
@@ -88,27 +82,4 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
         .build()
         .map_err(Failure::Runtime)?;
     Ok(runtime.block_on(future))
-}
-
-/// Reads a PEM file with certificates or a private key.
-///
-/// # Errors
-///
-/// Returns [`Failure::File`] if the file cannot be read or exceeds 1 MiB.
-pub fn read_pem_file(path: &Path) -> Result<Vec<u8>, Failure> {
-    Ok(files_and_env::read_secret_file(path)?.into_bytes())
-}
-
-/// Reads the PEM files of a TLS client: CA certificates, and the client's certificate chain and
-/// private key.
-fn read_certificates(
-    authority: Option<&Path>,
-    identity: Option<(&Path, &Path)>,
-) -> Result<ClientCertificates, Failure> {
-    let authority = authority.map(read_pem_file).transpose()?;
-    let identity = match identity {
-        Some((chain, key)) => Some((read_pem_file(chain)?, read_pem_file(key)?)),
-        None => None,
-    };
-    Ok(ClientCertificates { authority, identity, skip_hostname: false })
 }

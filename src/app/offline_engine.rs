@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::exit_codes::Failure;
+use super::process::exit_codes::Failure;
 use crate::decide::{Decider, GlobalModes};
 use crate::domain::{Decision, Descriptor, Entry, Hits, Micros, Request};
 use crate::policy::Policy;

@@ -10,9 +10,11 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::exit_codes::Failure;
-use super::files_and_env::{FileError, escape_path, malformed, open_regular_file, unreadable};
-use crate::policy::{FILE_BYTES_MAX, Options, PolicyDefaults, Source};
+use super::process::exit_codes::Failure;
+use super::process::files_and_env::{
+    FileError, escape_path, malformed, open_regular_file, unreadable,
+};
+use crate::policy::Source;
 use crate::settings::Settings;
 
 /// Maximum number of files in one policy. More files suggest that the wrong directory was
@@ -258,17 +260,6 @@ impl PolicyFiles {
         let source = Source { name: escape_path(path), text };
         Ok((source, (before == after).then_some(after)))
     }
-}
-
-/// Reads the `--policy-defaults` file, which sets defaults for the domains that a control plane
-/// sends. The file may be at most 4 MiB in size.
-pub(super) fn read_policy_defaults(path: &Path) -> Result<PolicyDefaults, Failure> {
-    let failure = |error| Failure::PolicyFiles(unreadable(path)(error));
-    let (file, _) = open_regular_file(path).map_err(failure)?;
-    let mut text = Vec::new();
-    file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut text).map_err(failure)?;
-    let source = Source { name: path.display().to_string(), text };
-    PolicyDefaults::read(&source, &Options::default()).map_err(Failure::Policy)
 }
 
 const NOT_A_FILE: &str = "neither a file nor a directory; remove it, or correct the path";

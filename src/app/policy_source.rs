@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::control_plane_policy::ControlPlanePolicy;
-use super::exit_codes::Failure;
 use super::load_policy::{PolicyLoader, serving_key_secret};
 use super::policy_watcher::{PolicyReloader, log_warnings, rule_names};
+use super::process::exit_codes::Failure;
+use super::process::signals::Signals;
+use super::process::watcher_thread::{PollTimer, WatcherThread};
 use super::runtime_overrides::RuntimeOverrides;
-use super::signals::Signals;
-use super::watcher_thread::{PollTimer, WatcherThread};
 use crate::clock::Clock;
 use crate::control_plane::ControlPlaneStatus;
 use crate::domain::RuleId;

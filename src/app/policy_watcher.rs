@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{io, mem};
 
-use super::exit_codes::Failure;
-use super::files_and_env::{FileError, escape_path};
 use super::load_policy::{Fingerprint, LoadedPolicy, PolicyLoader};
 use super::policy_files::{FileKey, FileStamp, ListedFile, PolicyFiles, ReadFile};
-use super::watcher_thread::{POLL_INTERVAL, Poll, PollTimer};
+use super::process::exit_codes::Failure;
+use super::process::files_and_env::{FileError, escape_path};
+use super::process::watcher_thread::{POLL_INTERVAL, Poll, PollTimer};
 use crate::clock::Clock;
 use crate::domain::RuleId;
 use crate::policy::{Diagnostic, Policy, Source};

@@ -13,19 +13,19 @@ use std::time::Duration;
 
 use tokio::time::MissedTickBehavior;
 
-use super::exit_codes::Failure;
+use super::admin_wiring::AdminWiring;
 use super::http_ports::HttpPorts;
 use super::log_level::LogLevelControl;
 use super::policy_source::InitialPolicy;
+use super::process::exit_codes::Failure;
+use super::process::signals::Signals;
+use super::process::watcher_thread::{PollTimer, WatcherThread};
 use super::rates::RateSampler;
 use super::runtime_overrides::RuntimeOverrides;
-use super::signals::Signals;
-use super::watcher_thread::{PollTimer, WatcherThread};
-use super::wiring::admin_wiring::AdminWiring;
 use super::wiring::certificate_reload::CertificateReloader;
 use super::wiring::server_config;
 use super::wiring::store_setup::ServiceDecider;
-use super::{Configuration, admin_actions, page_data, rlimit};
+use super::{Configuration, admin_actions, page_data};
 use crate::clock::Clock;
 use crate::decide::{Decider, GlobalModes};
 use crate::limiter::any_store::AnyStore;
@@ -55,7 +55,7 @@ const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Returns the reason why the service cannot start.
 pub fn serve(configuration: Configuration) -> Result<(), Failure> {
     let log_level = Arc::new(start_logging(&configuration.settings));
-    rlimit::raise_open_file_limit();
+    super::process::rlimit::raise_open_file_limit();
     let (risks, mistakes): (Vec<_>, Vec<_>) =
         configuration.notices().into_iter().partition(|notice| notice.kind == NoticeKind::Risk);
     mistakes.into_iter().for_each(log_notice);

@@ -9,10 +9,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-use crate::app::exit_codes::Failure;
-use crate::app::files_and_env::escape_path;
-use crate::app::read_pem_file;
-use crate::app::watcher_thread::{POLL_INTERVAL, Poll, PollTimer};
+use crate::app::process::exit_codes::Failure;
+use crate::app::process::files_and_env::escape_path;
+use crate::app::process::files_and_env::read_pem_file;
+use crate::app::process::watcher_thread::{POLL_INTERVAL, Poll, PollTimer};
 use crate::clock::Clock;
 use crate::server::{Grant, Tls, TlsMaterial};
 use crate::settings::{DomainGrant, Settings};

@@ -3,17 +3,18 @@
 //!
 //! `control_plane` makes the connections.
 
+use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::app::exit_codes::Failure;
-use crate::app::policy_files::read_policy_defaults;
-use crate::app::read_certificates;
-use crate::app::watcher_thread::WatchedValue;
+use crate::app::process::exit_codes::Failure;
+use crate::app::process::files_and_env::{open_regular_file, read_certificates, unreadable};
+use crate::app::process::watcher_thread::WatchedValue;
 use crate::control_plane::{
     BackoffConfig, Client, ConnectionConfig, ControlPlaneStatus, ReadDefaults, TlsConfig,
 };
+use crate::policy::{FILE_BYTES_MAX, Options, PolicyDefaults, Source};
 use crate::settings::Settings;
 use crate::tls::CertificateReader;
 
@@ -95,6 +96,17 @@ fn watch_policy_defaults(path: &Path) -> Result<ReadDefaults, Failure> {
     };
     let latest = WatchedValue::start("policy-defaults", read, on_failure)?;
     Ok(Arc::new(move || latest.get()))
+}
+
+/// Reads the `--policy-defaults` file, which sets defaults for the domains that a control plane
+/// sends. The file may be at most 4 MiB in size.
+fn read_policy_defaults(path: &Path) -> Result<PolicyDefaults, Failure> {
+    let failure = |error| Failure::PolicyFiles(unreadable(path)(error));
+    let (file, _) = open_regular_file(path).map_err(failure)?;
+    let mut text = Vec::new();
+    file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut text).map_err(failure)?;
+    let source = Source { name: path.display().to_string(), text };
+    PolicyDefaults::read(&source, &Options::default()).map_err(Failure::Policy)
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::app::exit_codes::Failure;
-use crate::app::read_certificates;
+use crate::app::process::exit_codes::Failure;
+use crate::app::process::files_and_env::read_certificates;
 use crate::clock::Clock;
 use crate::settings::{OtlpProtocol, OtlpSettings, Settings};
 use crate::telemetry::otlp::{

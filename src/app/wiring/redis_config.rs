@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use crate::app::exit_codes::Failure;
-use crate::app::files_and_env::read_secret_file;
-use crate::app::read_certificates;
-use crate::app::watcher_thread::WatchedValue;
+use crate::app::process::exit_codes::Failure;
+use crate::app::process::files_and_env::read_certificates;
+use crate::app::process::files_and_env::read_secret_file;
+use crate::app::process::watcher_thread::WatchedValue;
 use crate::clock::Clock;
 use crate::policy::Secret;
 use crate::settings::{RedisAddress, RedisSettings, RedisType, SecretText, Settings, parse_login};

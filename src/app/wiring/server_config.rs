@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use crate::app::exit_codes::Failure;
+use crate::app::process::exit_codes::Failure;
 use crate::domain::{Bounds, Permissions};
 use crate::server::{Address, CounterAccess, ListenSettings, Listener, ServerLimits, Tls};
 use crate::settings::{

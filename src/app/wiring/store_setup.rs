@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use super::redis_config::redis_config;
-use crate::app::exit_codes::Failure;
+use crate::app::process::exit_codes::Failure;
 use crate::clock::Clock;
 use crate::decide::Decider;
 use crate::limiter::any_store::AnyStore;

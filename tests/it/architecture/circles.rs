@@ -16,7 +16,6 @@ const TO_BE_MENDED: &str = "to be mended";
 
 /// Circles between directories.
 const DIRECTORIES: &[Allowed] = &[
-    (&["app", "app/wiring"], TO_BE_MENDED),
     (&["store/redis", "store/redis/client", "store/redis/script"], TO_BE_MENDED),
     (&["wire", "wire/encode"], TO_BE_MENDED),
 ];

@@ -42,7 +42,7 @@ const OUTSIDE: &[(&str, &[&str], &str)] = &[
     ("rustls_native_certs", &["tls"], "the system's CAs are read in one place"),
     ("saphyr_parser", &["policy::syntax::yaml"], "policies are parsed in one place"),
     // A settings file maps onto a type.
-    ("serde_yaml", &["app::files_and_env"], "policies are parsed in one place"),
+    ("serde_yaml", &["app::process::files_and_env"], "policies are parsed in one place"),
     ("std::env", &["app", "main", "cli::terminal"], "nobody below app reads the environment"),
     // The listener removes a socket that a former process left behind.
     ("std::fs", &["app", "main", "server::listener"], "nobody below app reads a file"),

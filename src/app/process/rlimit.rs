@@ -6,7 +6,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// programs with a soft limit of 1,024, because `select` cannot handle more. At 1,024, a thousand
 /// idle connections on the HTTP port would leave no file descriptors for gRPC. On failure, logs a
 /// warning and keeps the old limit.
-pub(super) fn raise_open_file_limit() {
+pub(crate) fn raise_open_file_limit() {
     let granted = getrlimit(Resource::Nofile);
     if granted.current == granted.maximum {
         return;

@@ -11,19 +11,19 @@ use super::exit_codes::Failure;
 /// Interval between polls of policy files, certificates, and secrets, 1 s. A rollout takes longer:
 /// the kubelet updates the files of a ConfigMap about once a minute. Listing 10,000 files, the
 /// maximum, takes a few percent of a core at this interval.
-pub(super) const POLL_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Thread that polls files for changes until this value is dropped.
 #[derive(Debug)]
-pub(super) struct WatcherThread(SyncSender<()>);
+pub(crate) struct WatcherThread(SyncSender<()>);
 
 /// Timer of a [`WatcherThread`], which determines when to poll.
 #[derive(Debug)]
-pub(super) struct PollTimer(Receiver<()>);
+pub(crate) struct PollTimer(Receiver<()>);
 
 /// Reason for a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Poll {
+pub(crate) enum Poll {
     /// The interval has passed.
     Scheduled,
     /// A signal has requested a reload of all files.
@@ -33,7 +33,7 @@ pub(super) enum Poll {
 impl PollTimer {
     /// Waits until `pause` has passed or a reload is requested. Returns `None` if the thread must
     /// end.
-    pub(super) fn wait(&self, pause: Duration) -> Option<Poll> {
+    pub(crate) fn wait(&self, pause: Duration) -> Option<Poll> {
         match self.0.recv_timeout(pause) {
             Ok(()) => Some(Poll::Requested),
             Err(RecvTimeoutError::Timeout) => Some(Poll::Scheduled),
@@ -50,7 +50,7 @@ impl WatcherThread {
     /// # Errors
     ///
     /// Returns [`Failure::Runtime`] if the thread cannot be started.
-    pub(super) fn start(
+    pub(crate) fn start(
         name: &str,
         run: impl FnOnce(PollTimer) + Send + 'static,
     ) -> Result<WatcherThread, Failure> {
@@ -61,7 +61,7 @@ impl WatcherThread {
     }
 
     /// Makes the thread read all files immediately.
-    pub(super) fn reload(&self) {
+    pub(crate) fn reload(&self) {
         // If the channel is full, a reload is due anyway.
         let _ = self.0.try_send(());
     }
@@ -70,7 +70,7 @@ impl WatcherThread {
 /// Value, such as a password, that a background thread rereads from its file every second. Getting
 /// the value never blocks: while the file system hangs, the last value remains available.
 #[derive(Debug)]
-pub(super) struct WatchedValue<T> {
+pub(crate) struct WatchedValue<T> {
     value: Arc<Mutex<Option<T>>>,
     /// Ends the thread when it is dropped.
     _thread: WatcherThread,
@@ -84,7 +84,7 @@ impl<T: Clone + Send + 'static> WatchedValue<T> {
     /// # Errors
     ///
     /// Returns an error if the first `read` fails or the thread cannot be started.
-    pub(super) fn start(
+    pub(crate) fn start(
         name: &str,
         read: impl Fn() -> Result<T, Failure> + Send + 'static,
         on_failure: fn(&Failure),
@@ -108,7 +108,7 @@ impl<T: Clone + Send + 'static> WatchedValue<T> {
     }
 
     /// Returns the value from the last read, or `None` if the last read failed.
-    pub(super) fn get(&self) -> Option<T> {
+    pub(crate) fn get(&self) -> Option<T> {
         self.value.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

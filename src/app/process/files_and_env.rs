@@ -12,8 +12,10 @@ use std::{env, error, fmt, fs, io};
 
 use rustix::fs::OFlags;
 
+use super::exit_codes::Failure;
 use crate::domain::{escaped, nearest_word};
 use crate::settings::{TABLE, TextMap};
+use crate::tls::ClientCertificates;
 
 /// Maximum size of a settings file in bytes, 1 MiB. A file that sets every setting is about a
 /// hundredth of this size.
@@ -208,7 +210,7 @@ fn find_wrong_separator(text: &str) -> Option<((usize, usize), String)> {
 ///
 /// Returns an error if the file cannot be read, is not a regular file, is not UTF-8, or exceeds 1
 /// MiB.
-pub(super) fn read_secret_file(path: &Path) -> Result<String, FileError> {
+pub(crate) fn read_secret_file(path: &Path) -> Result<String, FileError> {
     let (file, _) = open_regular_file(path).map_err(unreadable(path))?;
     let text = read_at_most(file, path, SECRET_BYTES_MAX)?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
@@ -236,7 +238,7 @@ pub fn write_text_file(path: &Path, text: &str) -> Result<(), FileError> {
 /// Opens a regular file and returns it with its metadata. Rejects other files, such as a FIFO. Uses
 /// `O_NONBLOCK`, because opening a FIFO would otherwise block until another process opens it for
 /// writing.
-pub(super) fn open_regular_file(path: &Path) -> io::Result<(fs::File, fs::Metadata)> {
+pub(crate) fn open_regular_file(path: &Path) -> io::Result<(fs::File, fs::Metadata)> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;
@@ -247,7 +249,7 @@ pub(super) fn open_regular_file(path: &Path) -> io::Result<(fs::File, fs::Metada
 }
 
 /// Returns a function that converts an error from the operating system to the error for this path.
-pub(super) fn unreadable(path: &Path) -> impl Fn(io::Error) -> FileError {
+pub(crate) fn unreadable(path: &Path) -> impl Fn(io::Error) -> FileError {
     move |error| {
         let advice = advice_on_path(path, &error);
         FileError::Unreadable { path: path.to_owned(), error, advice }
@@ -255,7 +257,7 @@ pub(super) fn unreadable(path: &Path) -> impl Fn(io::Error) -> FileError {
 }
 
 /// Returns the error for a whole file or directory that cannot be used for this reason.
-pub(super) fn malformed(path: &Path, reason: impl Into<String>) -> FileError {
+pub(crate) fn malformed(path: &Path, reason: impl Into<String>) -> FileError {
     FileError::Malformed { path: path.to_owned(), position: None, reason: reason.into() }
 }
 
@@ -270,7 +272,7 @@ fn read_at_most(file: fs::File, path: &Path, bytes_max: u64) -> Result<String, F
 
 /// Escapes control characters in a path, so that a file name cannot forge a log line or send escape
 /// sequences to a terminal.
-pub(super) fn escape_path(path: &Path) -> String {
+pub(crate) fn escape_path(path: &Path) -> String {
     escaped(&path.display().to_string()).into_owned()
 }
 
@@ -305,6 +307,29 @@ fn similar_file(path: &Path) -> Option<PathBuf> {
     let names: Vec<String> = entries.filter_map(|e| e.file_name().into_string().ok()).collect();
     let similar = nearest_word(path.file_name()?.to_str()?, names.iter().map(String::as_str))?;
     Some(directory.join(similar))
+}
+
+/// Reads a PEM file with certificates or a private key.
+///
+/// # Errors
+///
+/// Returns [`Failure::File`] if the file cannot be read or exceeds 1 MiB.
+pub fn read_pem_file(path: &Path) -> Result<Vec<u8>, Failure> {
+    Ok(read_secret_file(path)?.into_bytes())
+}
+
+/// Reads the PEM files of a TLS client: CA certificates, and the client's certificate chain and
+/// private key.
+pub(crate) fn read_certificates(
+    authority: Option<&Path>,
+    identity: Option<(&Path, &Path)>,
+) -> Result<ClientCertificates, Failure> {
+    let authority = authority.map(read_pem_file).transpose()?;
+    let identity = match identity {
+        Some((chain, key)) => Some((read_pem_file(chain)?, read_pem_file(key)?)),
+        None => None,
+    };
+    Ok(ClientCertificates { authority, identity, skip_hostname: false })
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::server::Drain;
 
 /// Installed signal handlers. They replace the default action of SIGTERM, SIGINT and SIGHUP, which
 /// is to terminate the process.
-pub(super) struct Signals {
+pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
@@ -22,7 +22,7 @@ impl Signals {
     /// # Errors
     ///
     /// Returns [`Failure::Runtime`] if the operating system rejects a handler.
-    pub(super) fn install() -> Result<Signals, Failure> {
+    pub(crate) fn install() -> Result<Signals, Failure> {
         let handle = |kind| signal(kind).map_err(Failure::Runtime);
         Ok(Signals {
             terminate: handle(SignalKind::terminate())?,
@@ -34,7 +34,7 @@ impl Signals {
     /// Waits for SIGTERM or SIGINT, and returns whether the drain delay applies. SIGINT skips the
     /// delay, because a person who presses Ctrl-C does not want to wait, and no load balancer has
     /// to notice the shutdown. Calls `reload` on each SIGHUP.
-    pub(super) async fn wait_for_stop(&mut self, reload: impl Fn()) -> Drain {
+    pub(crate) async fn wait_for_stop(&mut self, reload: impl Fn()) -> Drain {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return Drain::AfterDelay,
@@ -45,7 +45,7 @@ impl Signals {
     }
 
     /// Exits on the next SIGTERM or SIGINT, without waiting for calls or connections to finish.
-    pub(super) async fn exit_on_next_signal(mut self) {
+    pub(crate) async fn exit_on_next_signal(mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

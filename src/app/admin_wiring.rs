@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 
-use super::otlp_exporters::{OtlpExporters, OtlpStats};
-use super::store_setup::ServiceDecider;
-use super::{control_plane_metrics, process_metrics, server_config, store_metrics};
+use super::log_level::LogLevelControl;
+use super::process::exit_codes::Failure;
+use super::process::watcher_thread::WatchedValue;
+use super::rates::RateSampler;
+use super::runtime_overrides::RuntimeOverrides;
+use super::try_request::{dry_run_request, to_json};
+use super::wiring::otlp_exporters::{OtlpExporters, OtlpStats};
+use super::wiring::store_setup::ServiceDecider;
+use super::wiring::{control_plane_metrics, process_metrics, server_config, store_metrics};
+use super::{Configuration, SampleRequest, admin_actions, explain_offline, page_data};
 use crate::admin::{
     AdminAction, Backend, DecisionResponse, JsonBodies, MetricsEndpoint, OperatorToken,
     PolicyQuery, SampleQuery, TextResult,
 };
-use crate::app::exit_codes::Failure;
-use crate::app::log_level::LogLevelControl;
-use crate::app::rates::RateSampler;
-use crate::app::runtime_overrides::RuntimeOverrides;
-use crate::app::try_request::{dry_run_request, to_json};
-use crate::app::watcher_thread::WatchedValue;
-use crate::app::{Configuration, SampleRequest, admin_actions, explain_offline, page_data};
 use crate::clock::Clock;
 use crate::control_plane::ControlPlaneStatus;
 use crate::domain::CallerMemory;
