@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::SettingError;
+use super::setting_error::SettingError;
 use super::table::Settings;
 use super::value_types::{CounterAccessSetting, OnOff, PolicySourceKind};
 

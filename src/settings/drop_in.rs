@@ -7,7 +7,7 @@
 
 /// Defaults that replace those in the settings table in drop-in mode. Each pair is the name of a
 /// setting and its default value.
-const DROP_IN_DEFAULTS: &[(&str, &str)] = &[
+pub(super) const DROP_IN_DEFAULTS: &[(&str, &str)] = &[
     // envoyproxy/ratelimit counts all hits, even those beyond a limit. Callers that charge after
     // the response (`apply_on_stream_done`) rely on it.
     ("charge", "billed"),
@@ -26,12 +26,6 @@ pub struct DropIn {
     /// Command-line arguments that were ignored because they are not flags of Tidegate. The values
     /// of unknown flags are omitted, because they may be secrets.
     pub ignored_arguments: Vec<String>,
-}
-
-/// Returns the default value of a setting in drop-in mode; `None` if drop-in mode does not change
-/// the default.
-pub(super) fn default_value(name: &str) -> Option<&'static str> {
-    DROP_IN_DEFAULTS.iter().find(|(setting, _)| *setting == name).map(|(_, value)| *value)
 }
 
 #[cfg(test)]

@@ -7,10 +7,10 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::Settings;
 use super::drop_in::DropIn;
 use super::precedence::TextMap;
-use super::table::{SettingRow, TABLE};
+use super::setting_row::SettingRow;
+use super::table::{Settings, TABLE};
 use super::value_types::CounterAccessSetting;
 use crate::domain::nearest_word;
 

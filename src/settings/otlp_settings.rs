@@ -3,8 +3,9 @@
 //!
 //! `telemetry::otlp` implements the export.
 
+use super::setting_error::SettingError;
+use super::table::Settings;
 use super::value_types::{OnOff, ValueError, unknown_word_error};
-use super::{SettingError, Settings};
 
 /// Protocol of the OTLP export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

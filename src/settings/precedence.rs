@@ -4,11 +4,10 @@
 //! `app` reads the environment and the settings file; `value_types` parses values.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
-use super::SettingError;
 use super::drop_in::DropIn;
-use super::table::{Redaction, SettingRow};
+use super::setting_error::{Origin, SettingError};
+use super::setting_row::{Redaction, SettingRow};
 use super::value_types::ValueError;
 use crate::domain::{escaped, nearest_word};
 
@@ -49,38 +48,6 @@ impl Sources {
     /// position is unknown.
     fn file_position(&self, name: &str) -> String {
         self.file_positions.get(name).cloned().unwrap_or_default()
-    }
-}
-
-/// Source of a setting's value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// Command-line flag.
-    Flag,
-    /// Environment variable, with its name.
-    Environment(String),
-    /// Settings file, with the position as `FILE:LINE`; empty if the position is unknown.
-    File(String),
-    /// Built-in default, which applies if no source sets a value.
-    Default,
-    /// Default that replaces the built-in default in drop-in mode. In this mode, Tidegate runs in
-    /// place of envoyproxy/ratelimit.
-    DropInDefault,
-    /// Default that replaces the built-in default if policies come from a control plane.
-    ControlPlaneDefault,
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Origin::Flag => f.write_str("flag"),
-            Origin::Environment(name) => write!(f, "environment {name}"),
-            Origin::File(place) if place.is_empty() => f.write_str("settings file"),
-            Origin::File(place) => write!(f, "settings file {place}"),
-            Origin::Default => f.write_str("default"),
-            Origin::DropInDefault => f.write_str("default as ratelimit"),
-            Origin::ControlPlaneDefault => f.write_str("default with a control plane"),
-        }
     }
 }
 
@@ -238,7 +205,7 @@ pub(super) fn find_similar_name(table: &'static [SettingRow], name: &str) -> Opt
 /// with a masked value is commented out, because reading the file would otherwise replace the
 /// secret with the masked value. So is a setting without a flag, which is no key of the file.
 pub fn report(values: &[SettingValue]) -> String {
-    use fmt::Write;
+    use std::fmt::Write;
     let line = |value: &SettingValue| {
         let (masked, name) = (value.masked(), value.row.name);
         match masked == value.text && value.row.has_flag() {

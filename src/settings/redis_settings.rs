@@ -4,8 +4,9 @@
 use std::path::PathBuf;
 
 use super::precedence::mask_password;
+use super::setting_error::SettingError;
+use super::table::Settings;
 use super::value_types::{RedisType, SecretText};
-use super::{SettingError, Settings};
 
 /// Default TCP port of a Redis server.
 const REDIS_PORT: u16 = 6_379;

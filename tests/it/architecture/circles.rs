@@ -22,10 +22,6 @@ const DIRECTORIES: &[Allowed] = &[
 
 /// Circles of more than two files within a directory, as modules.
 const FILES: &[Allowed] = &[
-    (
-        &["settings", "settings::otlp_settings", "settings::precedence", "settings::table"],
-        TO_BE_MENDED,
-    ),
     (&["store::memory::rules", "store::memory::shard", "store::memory::sketch"], TO_BE_MENDED),
     (
         &[
