@@ -45,6 +45,7 @@
 //!
 //! Not here: the arithmetic (`algorithm`), the clock (every call contains the current time).
 
+mod entry_key;
 mod eviction;
 mod multi_check;
 mod rules;
@@ -54,9 +55,10 @@ mod sketch;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use self::entry_key::EntryKey;
 pub use self::rules::Overflow;
 use self::rules::{RuleIdentity, RuleTable};
-use self::shard::{ENTRY_BYTES, EntryKey, Shard, weight};
+use self::shard::{ENTRY_BYTES, Shard, weight};
 use super::{LocalStore, Store};
 use crate::algorithm;
 use crate::domain::{

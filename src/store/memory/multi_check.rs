@@ -10,8 +10,9 @@ use std::sync::MutexGuard;
 
 use smallvec::SmallVec;
 
+use super::entry_key::EntryKey;
 use super::rules::{RuleIdentity, RuleSlot};
-use super::shard::{EntryIndex, EntryKey, Shard, weight};
+use super::shard::{EntryIndex, Shard, weight};
 use super::{MemoryStore, SHARDS_MAX, cancel_refund, remove_log_entry_number};
 use crate::algorithm::{self, State};
 use crate::domain::{Accounting, Admission, Answer, Check, Limit, Micros, Op, Outcome};

@@ -8,6 +8,7 @@
 
 use hashbrown::HashTable;
 
+use super::entry_key::EntryKey;
 use super::rules::{RuleIdentity, RuleSlot, RuleTable};
 use super::sketch::{SKETCH_WIDTH_MIN, Sketch};
 use crate::algorithm::{State, fixed_window};
@@ -21,39 +22,6 @@ const ENTRIES_PER_CHUNK: usize = 128;
 /// clock before they lock the shard, so a later call may have an earlier time. A larger step means
 /// that the clock was set back.
 const REORDERING_MAX: Micros = Micros::SECOND;
-
-/// Key of an entry: the counter's 128-bit identity as two 64-bit words, so that an entry is aligned
-/// to 8 bytes rather than 16.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct EntryKey([u64; 2]);
-
-impl EntryKey {
-    /// Returns the entry key of a counter. The key ignores the counter's hash tag, which only
-    /// determines the hash slot in a Redis Cluster.
-    pub(super) fn for_counter(identity: u128) -> EntryKey {
-        let low = identity & u128::from(u64::MAX);
-        EntryKey([u64::try_from(low).unwrap_or(0), u64::try_from(identity >> 64).unwrap_or(0)])
-    }
-
-    /// Returns the half of the key that serves as the hash in the index. The other half selects the
-    /// shard. The identity is already a keyed hash, so nobody without the hash key can choose
-    /// identities whose bits collide.
-    fn hash(self) -> u64 {
-        self.0[0]
-    }
-
-    /// Returns the half of the key whose lowest bits select the shard.
-    pub(super) fn shard_bits(self) -> u64 {
-        self.0[1]
-    }
-
-    /// Returns the 64 bits that select a key's cells in a sketch. Mixes both halves of the key,
-    /// because all keys of a shard have the same lowest bits in one half.
-    pub(super) fn sketch_bits(self) -> u64 {
-        let mixed = (self.0[0] ^ self.0[1].rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        mixed ^ mixed >> 32
-    }
-}
 
 /// Expiry time and rule of an entry, packed into one word. The time takes 48 bits, in milliseconds
 /// since the Unix epoch, rounded up. The [`RuleSlot`] takes 16 bits.
@@ -168,10 +136,7 @@ impl Shard {
 
     /// Adds an entry. Its key must not be in the index yet.
     pub(super) fn insert(&mut self, key: EntryKey, state: State, expires: Micros, rule: RuleSlot) {
-        let slot = match self.free.pop() {
-            Some(slot) => slot,
-            None => self.add_slot(),
-        };
+        let slot = self.free.pop().unwrap_or_else(|| self.add_slot());
         self.heap_bytes += state.heap_bytes();
         *self.entry_mut(slot) = Entry { key, expires: Expiry::new(expires, rule), state };
         let chunks = &self.chunks;

@@ -26,7 +26,7 @@
 //!
 //! Not here: when a rule gets a sketch (`eviction`).
 
-use super::shard::EntryKey;
+use super::entry_key::EntryKey;
 use crate::algorithm::{State, bucket, fixed_window, sliding_log, sliding_window};
 use crate::domain::{Algorithm, Limit, Micros};
 
@@ -317,10 +317,8 @@ impl Sketch {
         let window = self.format.window_length();
         let mut cells = self.cell_indices(key).map(|at| self.cells[at]).into_iter();
         let first = cells.next().filter(|cell| !cell.is_empty())?;
-        let first = match window {
-            Some(length) => first.advance_to(start_of_window(now, length), length),
-            None => first,
-        };
+        let first =
+            window.map_or(first, |length| first.advance_to(start_of_window(now, length), length));
         cells.try_fold(first, |least, cell| (!cell.is_empty()).then(|| least.min(cell, window)))
     }
 

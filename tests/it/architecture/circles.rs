@@ -20,7 +20,6 @@ const DIRECTORIES: &[Allowed] =
 
 /// Circles of more than two files within a directory, as modules.
 const FILES: &[Allowed] = &[
-    (&["store::memory::rules", "store::memory::shard", "store::memory::sketch"], TO_BE_MENDED),
     (
         &[
             "store::redis::client::backoff",
