@@ -13,8 +13,8 @@ use tidegate::domain::{
     Algorithm, Bucket, Charge, ChargeRecord, Check, Concurrency, FixedWindow, Hits, Holder, Hybrid,
     Limit, Micros, Op, Receipt, Refill, Role, SlidingLog, SlidingWindow, Unit, Window,
 };
-use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::arguments::Encoder;
+use tidegate::store::redis::script::keys::Prefix;
 use tidegate::store::redis::script::library::PRODUCTION;
 use tidegate::store::redis::script::msgpack::Packed;
 

@@ -7,11 +7,10 @@ use redis::Cmd;
 use tidegate::domain::{
     Accounting, Algorithm, Call, Charge, Check, CounterKey, Hits, Limit, Micros, Op, Role,
 };
-use tidegate::store::redis::client::transport::ScriptCall;
-use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::arguments::{CallScope, Encoder};
 use tidegate::store::redis::script::call;
-use tidegate::store::redis::script::library::PRODUCTION;
+use tidegate::store::redis::script::keys::Prefix;
+use tidegate::store::redis::script::library::{PRODUCTION, ScriptCall};
 
 use super::redis_server::RedisServer;
 use super::{Scale, cpu, memory};

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use redis::{Cmd, ConnectionLike, Value};
 use tidegate::domain::{Accounting, Call, Check, Hits, Limit, Micros, Op, Role};
-use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::arguments::Encoder;
+use tidegate::store::redis::script::keys::Prefix;
 use tidegate::store::redis::script::library::PRODUCTION;
 use tidegate::store::redis::script::write_calls::WriteCalls;
 

@@ -22,7 +22,7 @@ use crate::clock::Clock;
 use crate::control_plane::ControlPlaneStatus;
 use crate::domain::CallerMemory;
 use crate::server::{ConnectionStats, Health, RlsService, TlsCounters};
-use crate::store::redis::keys::Prefix;
+use crate::store::redis::script::keys::Prefix;
 use crate::telemetry::{AllMetrics, MetricsPage, Telemetry, export_metrics};
 use crate::wire::HttpReply;
 

@@ -17,7 +17,7 @@ use crate::decide::REMAINING_UNLIMITED;
 use crate::domain::{Code, Decision, Descriptor, Entry, Request, Status, escaped, nearest_word};
 use crate::policy::{MatchEnd, Policy};
 use crate::settings::Sources;
-use crate::store::redis::keys::Prefix;
+use crate::store::redis::script::keys::Prefix;
 use crate::wire::{DESCRIPTORS_MAX, ENTRIES_MAX};
 
 /// Rate limit request entered by an operator for `explain` or `/try`.

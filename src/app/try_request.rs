@@ -13,7 +13,7 @@ use crate::clock::Clock;
 use crate::decide::{DryRun, DryRunLimit};
 use crate::domain::{Code, Descriptor, Entry, Micros, Request, Status};
 use crate::policy::Policy;
-use crate::store::redis::keys::Prefix;
+use crate::store::redis::script::keys::Prefix;
 
 #[derive(Serialize)]
 struct TryResponse<'a> {

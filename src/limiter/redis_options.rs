@@ -15,7 +15,7 @@ use crate::resilience::stack::StackConfig;
 use crate::store::redis::client::config::{
     Address, Auth, MonotonicClock, Password, RedisConfig, TopologyConfig,
 };
-use crate::store::redis::keys::{Prefix, key_format};
+use crate::store::redis::script::keys::{Prefix, key_format};
 use crate::tls::ClientCertificates;
 
 /// Allowed range of the time that a call may wait for Redis. The setting `--store-budget` has the

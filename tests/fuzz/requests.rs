@@ -11,7 +11,7 @@ use tidegate::domain::{CheckEvent, Decision, Descriptor, Entry, Micros, Observer
 use tidegate::policy::{Options, Policy, Secret, Source, compile};
 use tidegate::server::{Decide, RlsService};
 use tidegate::store::memory::MemoryStore;
-use tidegate::store::redis::keys::Prefix;
+use tidegate::store::redis::script::keys::Prefix;
 use tidegate::wire::{ResponseConfig, ResponseSettings};
 
 use crate::fuzzer::{Target, feed};

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use tidegate::domain::{Accounting, Call, Check, Limit, Micros, Unit};
-use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::arguments::{CallScope, Encoder};
 use tidegate::store::redis::script::call;
+use tidegate::store::redis::script::keys::Prefix;
 use tidegate::store::redis::script::library::PRODUCTION;
 
 use crate::fuzzer::{Target, feed};

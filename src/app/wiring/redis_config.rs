@@ -17,7 +17,7 @@ use crate::settings::{RedisAddress, RedisSettings, RedisType, SecretText, Settin
 use crate::store::redis::client::config::{
     Address, Auth, MonotonicClock, Password, RedisConfig, TopologyConfig,
 };
-use crate::store::redis::keys::{Prefix, key_format};
+use crate::store::redis::script::keys::{Prefix, key_format};
 use crate::tls::{CertificateReader, ClientCertificates};
 
 /// Returns the configuration of the Redis client. Connections run on `worker_runtimes`, so that

@@ -7,7 +7,6 @@
 //! | file | contents |
 //! |---|---|
 //! | [`store`] | sends calls, and decodes the replies |
-//! | [`keys`] | the key of a counter, and its cluster slot |
 //! | `one_part`, `multi_part` | the wait of a call's caller; the task that owns a call of several parts |
 //! | `multi_slot` | calls whose counters are in several slots of a cluster |
 //! | `node_scripts` | scripts that decide all checks on one cluster node, and when they are used |
@@ -17,7 +16,6 @@
 //! Not here: deadlines, fallback, the refusal cache (`resilience`).
 
 pub mod client;
-pub mod keys;
 mod multi_part;
 mod multi_slot;
 mod node_scripts;

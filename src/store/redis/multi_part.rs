@@ -18,8 +18,9 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
 
+use super::client::send_error::SendError;
 use super::client::transport::{
-    CallReply, NodeRequests, PendingCall, PendingCalls, SendError, Transport, reply_source,
+    CallReply, NodeRequests, PendingCall, PendingCalls, Transport, reply_source,
 };
 use super::multi_slot::{self, SlotGroup, SlotGroups, UnchargedStatuses};
 use super::store::Shared;

@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
-use super::keys::SLOTS;
 use super::multi_slot::{GroupIndex, SlotGroup, SlotGroups};
+use super::script::keys::SLOTS;
 use crate::domain::{Check, Micros};
 
 /// Time in milliseconds for which a slot is excluded from node scripts after a `not here` reply to

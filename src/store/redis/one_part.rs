@@ -11,7 +11,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::sync::oneshot;
 
-use super::client::transport::{CallReply, PendingCall, SendError, Transport};
+use super::client::send_error::SendError;
+use super::client::transport::{CallReply, PendingCall, Transport};
 use super::store::Shared;
 use crate::domain::{Answer, Answers, Call, LateFate, LateReply, OwnedCall, Receipt};
 use crate::store::delivery::late_reply;

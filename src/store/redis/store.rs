@@ -11,19 +11,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use smallvec::{SmallVec, smallvec};
 
 use super::client::node_stats::{BreakerState, NodeReport};
-use super::client::shared_write::SharedCall;
+use super::client::send_error::SendError;
 use super::client::topology::RedisClient;
-use super::client::transport::{
-    CallReply, NodeRequest, NodeRequests, PendingCall, ScriptCall, SendError, Transport,
-    reply_source,
-};
-use super::keys::{self, Prefix};
+use super::client::transport::{CallReply, NodeRequests, PendingCall, Transport, reply_source};
 use super::multi_part::Parts;
 use super::multi_slot::{self, SlotGroup, SlotGroups};
 use super::node_scripts::{self, NodeScriptSwitch};
 use super::script;
 use super::script::arguments::{CallScope, Encoder};
-use super::script::library::{PRODUCTION, STRICT};
+use super::script::call::{NodeRequest, SharedCall};
+use super::script::keys::{self, Prefix};
+use super::script::library::{PRODUCTION, STRICT, ScriptCall};
 use super::script::reply::{ReplyError, ScriptReply, is_not_here};
 use crate::domain::{
     Accounting, Answer, Answers, CALL_WORK_MAX, Call, Check, ExecutionStatus, Micros, Receipt,

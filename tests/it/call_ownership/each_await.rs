@@ -16,7 +16,7 @@ use tidegate::store::Store;
 use tidegate::store::delivery::UnheardHits;
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::keys::Prefix;
+use tidegate::store::redis::script::keys::Prefix;
 use tidegate::store::redis::store::TimeSource;
 
 use super::scripted_transport::{Fate, Prompt, Scripted, Step};
@@ -270,7 +270,7 @@ fn a_call_of_one_script_is_charged_whole_or_not_at_all() {
 fn on_node(salt: u64, node: u64) -> tidegate::domain::CounterKey {
     let mut keys = (0..).map(|nth| key(salt << 16 | nth));
     let of_node = |key: &tidegate::domain::CounterKey| {
-        u64::from(tidegate::store::redis::keys::counter_slot(key) % 3) == node
+        u64::from(tidegate::store::redis::script::keys::counter_slot(key) % 3) == node
     };
     keys.find(of_node).unwrap()
 }

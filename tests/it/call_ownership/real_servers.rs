@@ -15,7 +15,7 @@ use tidegate::store::redis::client::config::{
 };
 use tidegate::store::redis::client::node_stats::NodeStats;
 use tidegate::store::redis::client::topology::RedisClient;
-use tidegate::store::redis::keys::Prefix;
+use tidegate::store::redis::script::keys::Prefix;
 use tidegate::store::redis::script::library::PRODUCTION;
 use tidegate::store::redis::store::TimeSource;
 

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use redis::{ConnectionLike, Value};
 use tidegate::domain::ExecutionStatus;
+use tidegate::store::redis::client::send_error::{SendError, SendErrorKind};
 use tidegate::store::redis::client::transport::{
-    NodeRequest, NodeRequests, PendingCall, PendingCalls, QueuedByTest, ScriptCall, SendError,
-    SendErrorKind, Transport,
+    NodeRequests, PendingCall, PendingCalls, QueuedByTest, Transport,
 };
+use tidegate::store::redis::script::call::NodeRequest;
+use tidegate::store::redis::script::library::ScriptCall;
 
 use crate::support::redis_server::Server;
 use crate::support::requests;

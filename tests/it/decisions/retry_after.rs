@@ -12,10 +12,13 @@ use tidegate::resilience::stack::{Stack, StackConfig};
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
+use tidegate::store::redis::client::send_error::SendError;
 use tidegate::store::redis::client::transport::{
-    NodeRequest, NodeRequests, PendingCall, PendingCalls, ScriptCall, SendError, Transport,
+    NodeRequests, PendingCall, PendingCalls, Transport,
 };
-use tidegate::store::redis::keys::Prefix;
+use tidegate::store::redis::script::call::NodeRequest;
+use tidegate::store::redis::script::keys::Prefix;
+use tidegate::store::redis::script::library::ScriptCall;
 use tidegate::store::redis::store::TimeSource;
 use tokio::task::JoinSet;
 

@@ -8,7 +8,7 @@ use tidegate::domain::{Code, Descriptor, Entry, Request};
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::keys::Prefix;
+use tidegate::store::redis::script::keys::Prefix;
 use tidegate::store::redis::store::TimeSource;
 
 use super::test_decider::{NOON, TestDescriptor, compiled, d};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tidegate::domain::{Accounting, Check, Holder, Limit, Micros, Receipt, Verdict};
 use tidegate::store::Store as _;
-use tidegate::store::redis::keys::Prefix;
+use tidegate::store::redis::script::keys::Prefix;
 use tidegate::store::redis::script::library::PRODUCTION;
 use tidegate::store::redis::store::{RedisStore, TimeSource};
 

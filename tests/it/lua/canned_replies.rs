@@ -12,12 +12,12 @@ use tidegate::domain::{
 };
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{Address, RedisConfig};
+use tidegate::store::redis::client::send_error::{SendError, SendErrorKind};
 use tidegate::store::redis::client::topology::RedisClient;
-use tidegate::store::redis::client::transport::{
-    NodeRequest, NodeRequests, PendingCalls, ScriptCall, SendError, SendErrorKind, Transport,
-};
-use tidegate::store::redis::keys::{Prefix, counter_slot};
-use tidegate::store::redis::script::library::PRODUCTION;
+use tidegate::store::redis::client::transport::{NodeRequests, PendingCalls, Transport};
+use tidegate::store::redis::script::call::NodeRequest;
+use tidegate::store::redis::script::keys::{Prefix, counter_slot};
+use tidegate::store::redis::script::library::{PRODUCTION, ScriptCall};
 use tidegate::store::redis::script::reply::NOT_HERE;
 use tidegate::store::redis::store::TimeSource;
 use tidegate::store::{SharedStore, Store};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tidegate::domain::{Accounting, Call, Limit, Micros, Verdict};
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::keys::Prefix;
+use tidegate::store::redis::script::keys::Prefix;
 use tidegate::store::redis::store::TimeSource;
 
 use crate::support::limits::*;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use proptest::prelude::*;
 use tidegate::domain::{Algorithm, CounterKey};
-use tidegate::store::redis::keys::{Prefix, counter_slot, key_slot};
+use tidegate::store::redis::script::keys::{Prefix, counter_slot, key_slot};
 
 use crate::support::limits::*;
 use crate::support::redis_server::Server;

@@ -15,7 +15,7 @@ use tidegate::domain::{
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::keys::Prefix;
+use tidegate::store::redis::script::keys::Prefix;
 use tidegate::store::redis::store::TimeSource;
 
 use crate::support::environment::number;

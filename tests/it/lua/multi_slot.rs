@@ -9,12 +9,11 @@ use tidegate::domain::{
 };
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::client::transport::{
-    NodeRequest, NodeRequests, PendingCalls, ScriptCall, Transport,
-};
-use tidegate::store::redis::keys::{Prefix, counter_slot};
+use tidegate::store::redis::client::transport::{NodeRequests, PendingCalls, Transport};
 use tidegate::store::redis::script::arguments::Encoder;
-use tidegate::store::redis::script::library::STRICT;
+use tidegate::store::redis::script::call::NodeRequest;
+use tidegate::store::redis::script::keys::{Prefix, counter_slot};
+use tidegate::store::redis::script::library::{STRICT, ScriptCall};
 use tidegate::store::redis::store::TimeSource;
 
 use super::window_and_buckets;

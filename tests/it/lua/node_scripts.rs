@@ -10,13 +10,12 @@ use tidegate::domain::{Accounting, Call, Check, CounterKey, Holder, Limit, Micro
 use tidegate::domain::{Answer, Hits};
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::client::transport::{
-    NodeRequest, NodeRequests, PendingCalls, ScriptCall, Transport,
-};
-use tidegate::store::redis::keys::{Prefix, counter_slot};
+use tidegate::store::redis::client::transport::{NodeRequests, PendingCalls, Transport};
 use tidegate::store::redis::script::arguments::{CallScope, Encoder};
 use tidegate::store::redis::script::call;
-use tidegate::store::redis::script::library::PRODUCTION;
+use tidegate::store::redis::script::call::NodeRequest;
+use tidegate::store::redis::script::keys::{Prefix, counter_slot};
+use tidegate::store::redis::script::library::{PRODUCTION, ScriptCall};
 use tidegate::store::redis::script::reply::is_not_here;
 use tidegate::store::redis::store::TimeSource;
 

@@ -4,11 +4,10 @@ use tidegate::domain::{
     Accounting, Algorithm, Call, ChargeRecord, Check, Hits, Holder, Limit, Micros, Receipt, Role,
     Unit,
 };
-use tidegate::store::redis::client::transport::ScriptCall;
-use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::arguments::{CallScope, Encoder};
 use tidegate::store::redis::script::call;
-use tidegate::store::redis::script::library::{LUA_FILES, PRODUCTION, STRICT};
+use tidegate::store::redis::script::keys::Prefix;
+use tidegate::store::redis::script::library::{LUA_FILES, PRODUCTION, STRICT, ScriptCall};
 use tidegate::store::redis::script::msgpack::Packed;
 
 use crate::support::limits::*;

@@ -12,9 +12,9 @@ use redis::Value;
 use tidegate::domain::{
     Accounting, Call, Charge, Check, CounterKey, Fraction, Hits, Limit, Micros, Op, Role, Unit,
 };
-use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::arguments::{CallScope, Encoder};
 use tidegate::store::redis::script::call;
+use tidegate::store::redis::script::keys::Prefix;
 use tidegate::store::redis::script::library::STRICT;
 use tidegate::store::redis::script::replay::{CallResult, Replay, WriteResults};
 use tidegate::store::redis::script::reply::ReplyError;

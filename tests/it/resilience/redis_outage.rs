@@ -19,7 +19,7 @@ use tidegate::store::redis::client::config::{
     Address, MonotonicClock, REPLY_TIMEOUT, RedisConfig, SILENCE_MAX,
 };
 use tidegate::store::redis::client::topology::RedisClient;
-use tidegate::store::redis::keys::Prefix;
+use tidegate::store::redis::script::keys::Prefix;
 use tidegate::store::redis::script::library::PRODUCTION;
 use tidegate::store::redis::store::TimeSource;
 use tidegate::store::{SharedStore as _, Store};

@@ -15,11 +15,9 @@ use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{Address, RedisConfig, TopologyConfig};
 use tidegate::store::redis::client::topology::RedisClient;
-use tidegate::store::redis::client::transport::{
-    NodeRequests, PendingCalls, ScriptCall, Transport,
-};
-use tidegate::store::redis::keys::{self, Prefix};
-use tidegate::store::redis::script::library::STRICT;
+use tidegate::store::redis::client::transport::{NodeRequests, PendingCalls, Transport};
+use tidegate::store::redis::script::keys::{self, Prefix};
+use tidegate::store::redis::script::library::{STRICT, ScriptCall};
 use tidegate::store::redis::store::TimeSource;
 
 use super::contract;

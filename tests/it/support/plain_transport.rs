@@ -4,10 +4,12 @@
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tidegate::domain::ExecutionStatus;
+use tidegate::store::redis::client::send_error::{SendError, SendErrorKind};
 use tidegate::store::redis::client::transport::{
-    NodeRequest, NodeRequests, PendingCall, PendingCalls, ScriptCall, SendError, SendErrorKind,
-    Transport,
+    NodeRequests, PendingCall, PendingCalls, Transport,
 };
+use tidegate::store::redis::script::call::NodeRequest;
+use tidegate::store::redis::script::library::ScriptCall;
 
 /// Sends each item by itself and waits for its reply.
 #[derive(Clone)]

@@ -8,7 +8,7 @@ use tidegate::store::redis::client::config::{
     Address, MonotonicClock, RedisConfig, TopologyConfig,
 };
 use tidegate::store::redis::client::topology::RedisClient;
-use tidegate::store::redis::keys::Prefix;
+use tidegate::store::redis::script::keys::Prefix;
 use tidegate::store::redis::script::library::PRODUCTION;
 use tidegate::store::redis::store::TimeSource;
 

@@ -1,9 +1,10 @@
 //! Script calls as requests to a transport, and their replies.
 
 use redis::Value;
-use tidegate::store::redis::client::transport::{
-    CallReply, NodeRequest, NodeRequests, PendingCall, ScriptCall, SendError, Transport,
-};
+use tidegate::store::redis::client::send_error::SendError;
+use tidegate::store::redis::client::transport::{CallReply, NodeRequests, PendingCall, Transport};
+use tidegate::store::redis::script::call::NodeRequest;
+use tidegate::store::redis::script::library::ScriptCall;
 
 /// Sends script calls in one round trip, and waits for the value of each.
 pub async fn send(

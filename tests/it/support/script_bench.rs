@@ -2,11 +2,10 @@
 
 use redis::Value;
 use tidegate::domain::{Accounting, Call, Check, Micros, Outcome};
-use tidegate::store::redis::client::transport::ScriptCall;
-use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::arguments::{CallScope, Encoder};
 use tidegate::store::redis::script::call;
-use tidegate::store::redis::script::library::Scripts;
+use tidegate::store::redis::script::keys::Prefix;
+use tidegate::store::redis::script::library::{ScriptCall, Scripts};
 use tidegate::store::redis::script::replay::{CallResult, Replay};
 use tidegate::store::redis::script::write_calls::WriteCalls;
 

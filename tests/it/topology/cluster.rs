@@ -15,11 +15,12 @@ use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::TopologyConfig;
 use tidegate::store::redis::client::node_stats::NodeReport;
+use tidegate::store::redis::client::send_error::{SendError, SendErrorKind};
 use tidegate::store::redis::client::topology::RedisClient;
-use tidegate::store::redis::client::transport::{
-    NodeRequest, ScriptCall, SendError, SendErrorKind, Transport,
-};
-use tidegate::store::redis::keys::{self, Prefix};
+use tidegate::store::redis::client::transport::Transport;
+use tidegate::store::redis::script::call::NodeRequest;
+use tidegate::store::redis::script::keys::{self, Prefix};
+use tidegate::store::redis::script::library::ScriptCall;
 use tidegate::store::redis::store::TimeSource;
 use tidegate::store::{SharedStore, Store};
 use tokio::sync::MutexGuard;

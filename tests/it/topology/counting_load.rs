@@ -21,10 +21,10 @@ use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{Address, RedisConfig, TopologyConfig};
 use tidegate::store::redis::client::node_stats::{Counter, NodeStats};
+use tidegate::store::redis::client::send_error::SendError;
 use tidegate::store::redis::client::topology::RedisClient;
-use tidegate::store::redis::client::transport::{ScriptCall, SendError};
-use tidegate::store::redis::keys::Prefix;
-use tidegate::store::redis::script::library::{PRODUCTION, Script};
+use tidegate::store::redis::script::keys::Prefix;
+use tidegate::store::redis::script::library::{PRODUCTION, Script, ScriptCall};
 use tidegate::store::redis::store::TimeSource;
 use tokio::task::JoinSet;
 

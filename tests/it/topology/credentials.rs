@@ -11,8 +11,8 @@ use tidegate::domain::ExecutionStatus;
 use tidegate::store::redis::client::config::{
     Address, Auth, Password, RedisConfig, RedisConfigError, TopologyConfig,
 };
+use tidegate::store::redis::client::send_error::{SendError, SendErrorKind};
 use tidegate::store::redis::client::topology::RedisClient;
-use tidegate::store::redis::client::transport::{SendError, SendErrorKind};
 use tidegate::tls::{CertificateReader, ClientCertificates};
 
 use super::counting_load::{COUNT, Load, config, count_one, open, records, total};

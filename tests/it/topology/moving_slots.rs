@@ -15,7 +15,7 @@ use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::TopologyConfig;
 use tidegate::store::redis::client::topology::RedisClient;
-use tidegate::store::redis::keys::Prefix;
+use tidegate::store::redis::script::keys::Prefix;
 use tidegate::store::redis::store::TimeSource;
 use tokio::task::JoinSet;
 

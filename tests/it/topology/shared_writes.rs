@@ -14,7 +14,7 @@ use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{RedisConfig, TopologyConfig};
 use tidegate::store::redis::client::node_stats::NodeStats;
 use tidegate::store::redis::client::topology::RedisClient;
-use tidegate::store::redis::keys::{Prefix, counter_slot};
+use tidegate::store::redis::script::keys::{Prefix, counter_slot};
 use tidegate::store::redis::script::library::PRODUCTION;
 use tidegate::store::redis::store::TimeSource;
 use tidegate::store::{SharedStore, Store};

@@ -12,8 +12,10 @@ use tidegate::store::redis::client::config::{
     Address, MonotonicClock, RedisConfig, TopologyConfig,
 };
 use tidegate::store::redis::client::node_stats::BreakerState;
+use tidegate::store::redis::client::send_error::{SendError, SendErrorKind};
 use tidegate::store::redis::client::topology::RedisClient;
-use tidegate::store::redis::client::transport::{ScriptCall, SendError, SendErrorKind, Transport};
+use tidegate::store::redis::client::transport::Transport;
+use tidegate::store::redis::script::library::ScriptCall;
 
 use super::counting_load::{COUNT, FAIL, Load, config, count_one, item, open, records, total};
 use crate::support::acl;

@@ -19,11 +19,12 @@ use super::dialer::ClientContext;
 use super::error_reply::Redirect;
 use super::loss_detector::NEW_MASTER;
 use super::node::Node;
-use super::pending_command::{Batch, CommandReply};
+use super::pending_command::Batch;
+use super::reply_slot::CommandReply;
+use super::send_error::{SendError, SendErrorKind};
 use super::slot_table::{Membership, SlotOwner, SlotTable};
-use super::transport::{
-    NodeRequests, PendingCall, PendingCalls, ScriptCall, SendError, SendErrorKind,
-};
+use super::transport::{NodeRequests, PendingCall, PendingCalls};
+use crate::store::redis::script::library::ScriptCall;
 
 /// Maximum number of redirects that are followed per call. A stale slot table causes one redirect,
 /// and a simultaneous migration of the slot causes a second. More than three redirects mean that

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::domain::Micros;
-use crate::store::redis::keys::Prefix;
+use crate::store::redis::script::keys::Prefix;
 use crate::tls::{CertificateReader, ClientCertificates, TlsError};
 
 /// Default number of connections to each node. With 64 callers, four connections were no faster

@@ -11,43 +11,30 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{Pipeline, RedisResult, Value};
-use tokio::sync::{Notify, mpsc};
+use redis::{RedisError, RedisResult, Value};
 use tokio::time::Sleep;
 
 use super::backoff::{Backoff, dial};
 use super::circuit_breaker::PROBE_INTERVAL;
-use super::connection_load::{ConnectionLoad, LoadMeter};
 use super::connection_probe::ProbeResult;
-use super::dialer::{ConnectionSignal, Dialer};
+use super::connection_state::{CloseReason, Connection};
+use super::connection_write::{InFlightBatch, WRITE_COMMANDS_MAX};
 use super::error_reply::{ErrorReply, is_read_only};
-use super::node_breaker::NodeBreaker;
-use super::node_stats::NodeStats;
-use super::pending_command::{Batch, CommandReply, InFlight, PendingCommand};
-use super::shared_write::SharedWrite;
-use super::transport::{SendError, SendErrorKind};
-use crate::domain::{Bounds, Micros};
+use super::pending_command::{Batch, PendingCommand, SCRIPT_RELOADS_MAX};
+use super::reply_slot::CommandReply;
+use super::send_error::{SendError, SendErrorKind};
+use crate::domain::Micros;
 
-/// Maximum number of commands in one write. Redis executes a batch of 128 in about 0.5 ms. A batch
-/// of 1024 takes 8 ms, which is half of the budget that Envoy's default timeout allows.
-pub(super) const WRITE_COMMANDS_MAX: usize = 128;
 /// Maximum number of writes in flight per connection. Two writes keep the server busy while a reply
 /// is on the way. More writes would make the batches smaller, and a command sent alone costs Redis
 /// twice as much as one in a batch of sixteen.
 const BATCHES_IN_FLIGHT_MAX: usize = 2;
-/// Maximum number of calls in the queue of a connection: four full batches of `tidegate.v1.Limits`,
-/// because the calls of a batch are queued all at once. This limit only bounds memory. The load
-/// estimate (`connection_load`) decides whether a call can get its reply in time.
-pub(crate) const QUEUE_MAX: usize = 4 * Bounds::DEFAULT.batch_requests_max;
-/// Maximum number of times that a command is resent after NOSCRIPT. If three attempts are not
-/// enough, the server apparently loses its scripts as soon as they are loaded.
-pub(super) const SCRIPT_RELOADS_MAX: u8 = 3;
 
 /// Minimum age of a connection whose loss resets the backoff, even if no reply has arrived on it.
 /// Equal to the maximum backoff, so that the client reconnects at most once in that time.
@@ -58,56 +45,6 @@ const BACKOFF_RESET_AFTER: Micros = Micros::SECOND;
 const SILENCE_MIN: Micros = Micros(4_000);
 /// Interval between checks of how long a node has been silent, while a batch is in flight.
 const SILENCE_CHECK_INTERVAL: Duration = Duration::from_micros(SILENCE_MIN.0);
-
-/// State of the task that opens, serves, and reopens one connection.
-pub(crate) struct Connection {
-    pub(crate) dialer: Dialer,
-    pub(crate) queue: mpsc::Receiver<Batch>,
-    /// Signal that wakes the task when the connection breaks or the circuit breaker opens.
-    pub(crate) signal: Arc<ConnectionSignal>,
-    /// Whether the connection is open and accepts commands.
-    pub(crate) ready: Arc<AtomicBool>,
-    pub(crate) load: Arc<ConnectionLoad>,
-    pub(crate) meter: LoadMeter,
-    pub(crate) stats: Arc<NodeStats>,
-    /// Notification that the connection has failed or that an error reply suggests a change of
-    /// topology.
-    pub(crate) refresh_needed: Arc<Notify>,
-    /// Circuit breaker of the node, which also provides the clock. `None` disables the breaker and
-    /// all measurements.
-    pub(crate) breaker: Option<Arc<NodeBreaker>>,
-}
-
-/// Reason why a connection stopped sending commands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CloseReason {
-    /// The client no longer uses the node, so the task does not reconnect.
-    NodeClosed,
-    /// The connection broke, or its oldest command got no reply within the reply timeout.
-    Lost,
-    /// The server replied READONLY, because it has become a replica.
-    Demoted,
-    /// The circuit breaker opened. The connection stays open for PINGs.
-    BreakerOpened,
-}
-
-/// Batch of commands that were written and are waiting for their replies.
-pub(super) struct InFlightBatch {
-    pub(super) pipeline: Pipeline,
-    /// Script calls of one call each, in the order in which they were written. The script call that
-    /// calls share follows.
-    pub(super) commands: Vec<InFlight>,
-    pub(super) shared: SharedWrite,
-    /// Time at which the batch was written, according to the circuit breaker's clock; `None` if the
-    /// node has no circuit breaker.
-    pub(super) sent: Option<Micros>,
-}
-
-impl InFlightBatch {
-    pub(super) fn call_count(&self) -> usize {
-        self.commands.len() + self.shared.len()
-    }
-}
 
 impl Connection {
     /// Connects, sends queued commands, and reconnects after a failure, until the client no longer
@@ -223,7 +160,7 @@ impl Connection {
         let mut silence = SilenceTimer::new(self.dialer.config().silence_max);
         let reason = loop {
             while batches.len() < BATCHES_IN_FLIGHT_MAX
-                && let Some(batch) = self.write_batch(&mut outstanding)
+                && let Some(batch) = self.write_batch(&mut outstanding.pending)
             {
                 outstanding.record_write(&batch);
                 if batch.sent.is_some() && !silence.is_set {
@@ -375,15 +312,12 @@ impl Connection {
         if let Some(sent) = sent {
             self.stats.round_trips.record(now.saturating_sub(sent).0);
         }
-        let replies = match result {
-            Ok(replies) if replies.len() == pipeline.len() => replies,
-            Ok(_) => return Err(self.connection_lost(call_count)),
-            Err(error) => {
-                if error.is_timeout() {
-                    self.stats.timeouts.add(1);
-                }
-                return Err(self.connection_lost(call_count));
-            }
+        if result.as_ref().is_err_and(RedisError::is_timeout) {
+            self.stats.timeouts.add(1);
+        }
+        let Some(replies) = result.ok().filter(|replies| replies.len() == pipeline.len()) else {
+            self.stats.unknown.add(call_count as u64);
+            return Err(CloseReason::Lost);
         };
         self.stats.answers.add(call_count as u64);
         if let Some(sent) = sent {
@@ -453,11 +387,6 @@ impl Connection {
         }
         command.complete(CommandReply::Failed(error));
         None
-    }
-
-    fn connection_lost(&self, call_count: usize) -> CloseReason {
-        self.stats.unknown.add(call_count as u64);
-        CloseReason::Lost
     }
 }
 

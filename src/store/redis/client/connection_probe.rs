@@ -18,9 +18,9 @@ use redis::{Pipeline, RedisResult, Value};
 use super::backoff::{Backoff, dial};
 use super::circuit_breaker::{PROBE_INTERVAL, PROBE_TIMEOUT};
 use super::config::Address;
-use super::connection::{CloseReason, Connection};
+use super::connection_state::{CloseReason, Connection};
 use super::error_reply::ErrorReply;
-use super::transport::SendErrorKind;
+use super::send_error::SendErrorKind;
 
 /// Result of probing a node with PINGs.
 pub(super) enum ProbeResult {

@@ -2,36 +2,41 @@
 //!
 //! Not here: when to write, and replies to script calls (`connection`).
 
+use std::collections::VecDeque;
+
 use redis::{Arg, Cmd, Pipeline};
 
-use super::connection::{Connection, InFlightBatch, OutstandingCommands, WRITE_COMMANDS_MAX};
-use super::dialer::script_load;
-use super::error_reply::ErrorReply;
+use super::connection_state::Connection;
 use super::pending_command::{InFlight, PendingCommand};
+use super::send_error::SendErrorKind;
 use super::shared_write::SharedWrite;
-use super::transport::SendErrorKind;
 use crate::domain::Micros;
 use crate::store::redis::script::library::Script;
 
+/// Maximum number of commands in one write. Redis executes a batch of 128 in about 0.5 ms. A batch
+/// of 1024 takes 8 ms, which is half of the budget that Envoy's default timeout allows.
+pub(super) const WRITE_COMMANDS_MAX: usize = 128;
 /// Approximate maximum size of one write, in bytes. Redis reads at most 16 KiB from a connection
 /// before it serves the next connection.
 const WRITE_BYTES_MAX: usize = 16 * 1024;
 /// Approximate number of bytes that RESP adds to an argument: `$`, the length, and two CRLFs.
 const ARGUMENT_OVERHEAD: usize = 8;
 
-/// Problems with a node that an error reply to a shared script call, or to a write in it, reports.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ReplyFailures {
-    pub(super) is_demoted: bool,
-    /// Number of calls for which the node was unavailable.
-    pub(super) unavailable_calls: u64,
+/// Batch of commands that were written and are waiting for their replies.
+pub(super) struct InFlightBatch {
+    pub(super) pipeline: Pipeline,
+    /// Script calls of one call each, in the order in which they were written. The script call that
+    /// calls share follows.
+    pub(super) commands: Vec<InFlight>,
+    pub(super) shared: SharedWrite,
+    /// Time at which the batch was written, according to the circuit breaker's clock; `None` if the
+    /// node has no circuit breaker.
+    pub(super) sent: Option<Micros>,
 }
 
-impl ReplyFailures {
-    /// Returns the problems that an error reply to a script call shows, which this many calls share.
-    pub(super) fn of_calls(reply: &ErrorReply, calls: usize, is_demoted: bool) -> ReplyFailures {
-        let unavailable_calls = if reply.means_unavailable_node() { calls as u64 } else { 0 };
-        ReplyFailures { is_demoted, unavailable_calls }
+impl InFlightBatch {
+    pub(super) fn call_count(&self) -> usize {
+        self.commands.len() + self.shared.len()
     }
 }
 
@@ -58,7 +63,7 @@ impl OwnScriptCalls {
         if let Some(script) = command.script_to_load()
             && !loaded.iter().any(|held| std::ptr::eq(*held, script))
         {
-            pipeline.add_command(script_load(script));
+            pipeline.add_command(script.load_command());
             loaded.push(script);
         }
         if command.asking {
@@ -78,9 +83,8 @@ impl Connection {
     /// remains.
     pub(super) fn write_batch(
         &self,
-        outstanding: &mut OutstandingCommands,
+        pending: &mut VecDeque<PendingCommand>,
     ) -> Option<InFlightBatch> {
-        let pending = &mut outstanding.pending;
         let mut own = OwnScriptCalls {
             pipeline: Pipeline::with_capacity(pending.len().min(WRITE_COMMANDS_MAX)),
             ..OwnScriptCalls::default()

@@ -278,7 +278,7 @@ impl From<RedisError> for ConnectError {
     }
 }
 
-/// Dialer that opens the connections of one [`Connection`](super::connection::Connection) task.
+/// Dialer that opens the connections of one [`Connection`](super::connection_state::Connection) task.
 ///
 /// Each dialer has a pool of one connection. With a shared pool, a broken connection could not be
 /// identified, because the callback for broken connections is part of the pool's configuration.
@@ -462,7 +462,7 @@ impl Dialer {
         let mut commands = Pipeline::new();
         commands.cmd("CLIENT").arg("SETNAME").arg(CLIENT_NAME);
         for script in &self.context.scripts {
-            commands.add_command(script_load(script));
+            commands.add_command(script.load_command());
         }
         if checks_role {
             commands.cmd("ROLE");
@@ -566,13 +566,6 @@ impl Dialer {
             self.loss_detector.record_meta_key();
         }
     }
-}
-
-/// Builds the SCRIPT LOAD command for a script.
-pub(crate) fn script_load(script: &Script) -> Cmd {
-    let mut command = redis::cmd("SCRIPT");
-    command.arg("LOAD").arg(&script.text);
-    command
 }
 
 /// Returns an error unless the reply to ROLE says that the server is a master.

@@ -5,8 +5,7 @@
 use redis::{ServerError, ServerErrorKind};
 
 use super::config::Address;
-use super::transport::{SendError, SendErrorKind};
-use crate::domain::ExecutionStatus;
+use super::send_error::{SendError, SendErrorKind};
 
 /// Error reply of a Redis node, classified by what the client does next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,11 +73,24 @@ impl ErrorReply {
             "OOM" | "MISCONF" | "NOREPLICAS" => not_executed(SendErrorKind::NotWritable),
             "BUSY" => not_executed(SendErrorKind::Busy),
             "NOAUTH" | "WRONGPASS" => not_executed(SendErrorKind::Denied),
-            _unknown => ErrorReply::Failed(SendError {
-                executed: ExecutionStatus::Unknown,
-                kind: SendErrorKind::Script,
-            }),
+            _unknown => ErrorReply::Failed(SendError::SCRIPT_FAILED),
         }
+    }
+}
+
+/// Problems with a node that an error reply to a shared script call, or to a write in it, reports.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ReplyFailures {
+    pub(super) is_demoted: bool,
+    /// Number of calls for which the node was unavailable.
+    pub(super) unavailable_calls: u64,
+}
+
+impl ReplyFailures {
+    /// Returns the problems that an error reply to a script call shows, which this many calls share.
+    pub(super) fn of_calls(reply: &ErrorReply, calls: usize, is_demoted: bool) -> ReplyFailures {
+        let unavailable_calls = if reply.means_unavailable_node() { calls as u64 } else { 0 };
+        ReplyFailures { is_demoted, unavailable_calls }
     }
 }
 
@@ -109,6 +121,7 @@ mod tests {
     use redis::Value;
 
     use super::*;
+    use crate::domain::ExecutionStatus;
 
     fn classify(line: &str) -> ErrorReply {
         let node = Address::Tcp("10.0.0.1".into(), 6379);

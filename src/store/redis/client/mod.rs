@@ -7,7 +7,8 @@
 //! | `single_master`, `sentinel` | one server; following the master that the sentinels report |
 //! | `cluster`, [`slot_table`], `slot_refresh` | Redis Cluster: routing, the slot table, its refresh |
 //! | `node` | one Redis server: its connections, circuit breaker, and statistics |
-//! | `connection`, `pending_command` | one pipelined connection; commands queued for it and in flight |
+//! | `connection`, `connection_state` | the task of one pipelined connection; what the task holds |
+//! | `pending_command` | commands queued for a connection and in flight |
 //! | `reply_slot` | passing the reply to a command from its connection to its caller |
 //! | `connection_write` | encoding queued commands into one socket write |
 //! | [`shared_write`] | the calls of a write that share one script call |
@@ -17,6 +18,7 @@
 //! | `dialer`, `client_tls`, `backoff` | opening connections, TLS, waits between connection attempts |
 //! | `misconfiguration` | detection of settings that do not fit the server |
 //! | `loss_detector` | detection of lost counters |
+//! | [`send_error`] | errors of requests: did the script run, what failed |
 //! | [`error_reply`] | classification of error replies: did the script run, does a retry help |
 //! | [`info`], `info_poll` | parsing INFO, and polling it |
 //! | [`config`], [`node_stats`] | configuration; statistics per node |
@@ -31,6 +33,7 @@ pub mod config;
 mod connection;
 mod connection_load;
 mod connection_probe;
+mod connection_state;
 mod connection_write;
 mod dialer;
 pub mod error_reply;
@@ -43,6 +46,7 @@ mod node_breaker;
 pub mod node_stats;
 mod pending_command;
 mod reply_slot;
+pub mod send_error;
 mod sentinel;
 pub mod shared_write;
 mod single_master;

@@ -11,16 +11,18 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 
 use super::config::Address;
-use super::connection::{Connection, QUEUE_MAX};
 use super::connection_load::{ConnectionLoad, LoadMeter};
+use super::connection_state::{Connection, QUEUE_MAX};
 use super::dialer::{ClientContext, ConnectionSignal, Dialer};
 use super::info::NodeInfo;
 use super::loss_detector::LossDetector;
 use super::node_breaker::NodeBreaker;
 use super::node_stats::{NodeReport, NodeStats};
 use super::pending_command::{Batch, PendingCommand, PendingReply};
-use super::transport::{NodeRequest, ScriptCall, SendErrorKind};
+use super::send_error::SendErrorKind;
 use crate::domain::Micros;
+use crate::store::redis::script::call::NodeRequest;
+use crate::store::redis::script::library::ScriptCall;
 
 /// Interval at which one call is sent even if, by the load estimate, it would miss its deadline.
 const LOAD_PROBE_INTERVAL: Micros = Micros(100_000);
@@ -276,8 +278,8 @@ mod tests {
     use super::*;
     use crate::store::redis::client::config::MonotonicClock;
     use crate::store::redis::client::node_stats::BreakerState;
-    use crate::store::redis::client::pending_command::CommandReply;
-    use crate::store::redis::client::transport::SendError;
+    use crate::store::redis::client::reply_slot::CommandReply;
+    use crate::store::redis::client::send_error::SendError;
     use crate::store::redis::script::library::Script;
 
     static SCRIPT: Script = Script { name: "count", text: String::new(), sha: String::new() };

@@ -13,8 +13,8 @@ use super::circuit_breaker::{BreakerState, CircuitBreaker, OpenReason};
 use super::config::MonotonicClock;
 use super::dialer::ConnectionSignal;
 use super::node_stats::NodeStats;
-use super::pending_command::CommandReply;
-use super::transport::{SendError, SendErrorKind};
+use super::reply_slot::CommandReply;
+use super::send_error::{SendError, SendErrorKind};
 use crate::domain::{LogLimiter, Micros};
 use crate::store::current_trace;
 

@@ -1,42 +1,29 @@
-//! Commands queued for a connection or in flight, and the channels that carry their replies.
+//! Commands queued for a connection or in flight, and the wait for their replies.
 //!
-//! Not here: writing commands and reading replies (`connection`).
+//! Not here: the replies (`reply_slot`), writing commands and reading replies (`connection`).
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use redis::{Cmd, Value};
+use redis::Cmd;
 use smallvec::SmallVec;
 
 use super::error_reply::Redirect;
 use super::node_breaker::CallTracker;
-use super::reply_slot::{ReplyReceiver, ReplySender, reply_slot};
-use super::shared_write::SharedCall;
-use super::transport::{NodeRequest, ScriptCall, SendError, SendErrorKind};
+use super::reply_slot::{CommandReply, ReplyReceiver, ReplySender, reply_slot};
+use super::send_error::{SendError, SendErrorKind};
 use crate::domain::Micros;
-use crate::store::redis::script::library::Script;
-use crate::store::redis::script::reply::ScriptReply;
+use crate::store::redis::script::call::{NodeRequest, SharedCall};
+use crate::store::redis::script::library::{Script, ScriptCall};
+
+/// Maximum number of times that a command is resent after NOSCRIPT. If three attempts are not
+/// enough, the server apparently loses its scripts as soon as they are loaded.
+pub(super) const SCRIPT_RELOADS_MAX: u8 = 3;
 
 /// Commands that one call sends to one node, queued together so that a single write contains all of
 /// them.
 pub(crate) type Batch = SmallVec<[PendingCommand; 1]>;
-
-/// Result of a command: the reply, a redirect, or an error.
-#[derive(Debug)]
-pub(crate) enum CommandReply {
-    /// The script ran and returned this value.
-    Value(Value),
-    /// The script did not run, because the node replied with a redirect. Contains the script
-    /// call, so that it can be sent again. Boxed, so that replies stay small.
-    Redirect(Redirect, Box<ScriptCall>),
-    /// The call shared a script call, which decided it.
-    Decided(ScriptReply),
-    /// The node does not hold every counter of a call that shared a script call. Nothing was charged.
-    NotHere,
-    /// The command was rejected, failed with an error reply, or was lost.
-    Failed(SendError),
-}
 
 /// Command that waits in the queue of a connection.
 #[derive(Debug)]
@@ -134,6 +121,14 @@ impl PendingCommand {
         }
     }
 
+    /// Passes the redirect and the script call to the caller, which follows the redirect.
+    pub(crate) fn redirect(self, redirect: Redirect) {
+        let PendingCommand { call, reply, .. } = self;
+        if let (NodeRequest::Script(call), Some(reply)) = (call, reply) {
+            reply.send(CommandReply::Redirect(redirect, call));
+        }
+    }
+
     /// Splits the command into what is written and what is kept until the reply.
     /// `preceding_replies` is the number of replies that precede that of a script call.
     ///
@@ -158,16 +153,6 @@ impl InFlight {
             call.command = written;
         }
         command
-    }
-}
-
-impl PendingCommand {
-    /// Passes the redirect and the script call to the caller, which follows the redirect.
-    pub(crate) fn redirect(self, redirect: Redirect) {
-        let PendingCommand { call, reply, .. } = self;
-        if let (NodeRequest::Script(call), Some(reply)) = (call, reply) {
-            reply.send(CommandReply::Redirect(redirect, call));
-        }
     }
 }
 

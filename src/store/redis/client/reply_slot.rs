@@ -1,4 +1,4 @@
-//! Slot through which a connection passes the reply to a command to its caller.
+//! Reply to a command, and the slot through which a connection passes it to its caller.
 //!
 //! Unlike a oneshot channel, the slot also knows whether the command has been written. A caller that
 //! leaves therefore learns whether its command will never be sent or may already run, and in the
@@ -11,9 +11,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use futures_util::task::AtomicWaker;
+use redis::Value;
 
-use super::pending_command::CommandReply;
-use super::transport::{SendError, SendErrorKind};
+use super::error_reply::Redirect;
+use super::send_error::{SendError, SendErrorKind};
+use crate::store::redis::script::library::ScriptCall;
+use crate::store::redis::script::reply::ScriptReply;
+
+/// Result of a command: the reply, a redirect, or an error.
+#[derive(Debug)]
+pub(crate) enum CommandReply {
+    /// The script ran and returned this value.
+    Value(Value),
+    /// The script did not run, because the node replied with a redirect. Contains the script
+    /// call, so that it can be sent again. Boxed, so that replies stay small.
+    Redirect(Redirect, Box<ScriptCall>),
+    /// The call shared a script call, which decided it.
+    Decided(ScriptReply),
+    /// The node does not hold every counter of a call that shared a script call. Nothing was charged.
+    NotHere,
+    /// The command was rejected, failed with an error reply, or was lost.
+    Failed(SendError),
+}
 
 /// The command waits in a queue.
 const QUEUED: u8 = 0;

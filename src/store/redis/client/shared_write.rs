@@ -1,78 +1,20 @@
 //! Calls of one write that share one script call: what they wait with, and what the reply means.
 //!
-//! Not here: the arguments and the replay (`script`), when to write (`connection`).
+//! Not here: the calls, the arguments and the replay (`script`), when to write (`connection`).
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::time::Instant;
 
 use redis::{Pipeline, Value};
-use smallvec::SmallVec;
 
-use super::connection::{Connection, SCRIPT_RELOADS_MAX};
-use super::connection_write::ReplyFailures;
-use super::dialer::script_load;
-use super::error_reply::{ErrorReply, is_read_only};
-use super::pending_command::{CommandReply, PendingCommand};
-use super::transport::{ScriptCall, SendError, SendErrorKind};
-use crate::domain::{Call, Check, ExecutionStatus, Micros, OwnedCall};
-use crate::store::redis::script::arguments::{CallScope, Encoder};
-use crate::store::redis::script::call::encode;
+use super::connection_state::Connection;
+use super::error_reply::{ErrorReply, ReplyFailures, is_read_only};
+use super::pending_command::{PendingCommand, SCRIPT_RELOADS_MAX};
+use super::reply_slot::CommandReply;
+use super::send_error::{SendError, SendErrorKind};
+use crate::store::redis::script::library::ScriptCall;
 use crate::store::redis::script::replay::{CallResult, Replay, WriteResults};
 use crate::store::redis::script::reply::ReplyError;
-use crate::store::redis::script::write_calls::{WriteCalls, is_shareable};
-
-/// Call, or the part of a call whose counters are on one cluster node, that can share a script call
-/// with other calls of its write.
-#[derive(Debug)]
-pub struct SharedCall {
-    call: OwnedCall,
-    encoder: Arc<Encoder>,
-    /// Time that the script uses instead of the server's clock; only in tests.
-    now: Option<Micros>,
-    scope: CallScope,
-    /// Hash slot of the first counter; `None` if Redis is not a cluster.
-    slot: Option<u16>,
-}
-
-impl SharedCall {
-    /// Copies a call. `None` if it needs a script call of its own.
-    pub(crate) fn new(
-        call: &Call<'_>,
-        encoder: &Arc<Encoder>,
-        now: Option<Micros>,
-        scope: CallScope,
-    ) -> Option<SharedCall> {
-        let slot = encoder.slot_of(call.checks);
-        let encoder = Arc::clone(encoder);
-        is_shareable(call.checks).then(|| SharedCall {
-            call: OwnedCall::new(call),
-            encoder,
-            now,
-            scope,
-            slot,
-        })
-    }
-
-    pub(super) fn slot(&self) -> Option<u16> {
-        self.slot
-    }
-
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.call.deadline()
-    }
-
-    /// Passes the call to a function. Does not allocate for a call of at most ten checks.
-    fn with_call<R>(&self, then: impl FnOnce(&Call<'_>) -> R) -> R {
-        let checks: SmallVec<[Check<'_>; 10]> = self.call.each_check().collect();
-        then(&self.call.to_call(&checks))
-    }
-
-    /// Encodes the script call of this call alone.
-    pub(super) fn encode_alone(&self) -> ScriptCall {
-        self.with_call(|call| encode(&self.encoder, call, self.scope, self.now))
-    }
-}
+use crate::store::redis::script::write_calls::WriteCalls;
 
 /// Calls of one write that share one script call.
 #[derive(Debug, Default)]
@@ -127,7 +69,7 @@ impl SharedWrite {
         let ScriptCall { script, command, .. } =
             self.calls.encode(&shared.encoder, shared.encoder.is_cluster());
         if self.commands.iter().any(|command| command.noscript_count > 0) {
-            pipeline.add_command(script_load(script));
+            pipeline.add_command(script.load_command());
             self.preceding_replies = 1;
         }
         pipeline.add_command(command);
@@ -203,18 +145,19 @@ impl Connection {
             return ReplyFailures::default();
         };
         let lost = error_code.as_deref().and_then(|code| self.classify_code(code));
-        let (mut not_written, unknown) = (0, ExecutionStatus::Unknown);
-        let partly = SendError { executed: unknown, kind: SendErrorKind::Script };
+        let mut not_written = 0;
         for (command, result) in shared.commands.into_iter().zip(each) {
             command.complete(match result {
                 CallResult::Decided(reply) => CommandReply::Decided(reply),
                 CallResult::NoWindow => {
                     CommandReply::Failed(SendError::not_executed(SendErrorKind::Script))
                 }
-                CallResult::PartlyWritten => CommandReply::Failed(partly),
+                CallResult::PartlyWritten => CommandReply::Failed(SendError::SCRIPT_FAILED),
                 CallResult::NotWritten => {
                     not_written += 1;
-                    CommandReply::Failed(lost.as_ref().map_or(partly, |(_, error)| *error))
+                    CommandReply::Failed(
+                        lost.as_ref().map_or(SendError::SCRIPT_FAILED, |(_, error)| *error),
+                    )
                 }
             });
         }

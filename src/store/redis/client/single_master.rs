@@ -9,9 +9,9 @@ use arc_swap::ArcSwapOption;
 
 use super::node::Node;
 use super::pending_command::Batch;
-use super::transport::{
-    NodeRequests, PendingCall, PendingCalls, ScriptCall, SendError, SendErrorKind,
-};
+use super::send_error::{SendError, SendErrorKind};
+use super::transport::{NodeRequests, PendingCall, PendingCalls};
+use crate::store::redis::script::library::ScriptCall;
 
 /// Topology in which one master holds all keys. Has no node until the master is known.
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ use redis::Value;
 
 use super::config::Address;
 use super::node::Node;
-use crate::store::redis::keys::SLOTS;
+use crate::store::redis::script::keys::SLOTS;
 
 /// Node index of a hash slot that no known node owns.
 const NO_NODE: u16 = u16::MAX;

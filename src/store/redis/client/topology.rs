@@ -18,8 +18,8 @@ use super::node_stats::NodeReport;
 use super::sentinel::follow_master;
 use super::single_master::SingleMaster;
 use super::slot_refresh::refresh_slot_table;
-use super::transport::{NodeRequests, PendingCalls, ScriptCall, Transport};
-use crate::store::redis::script::library::Script;
+use super::transport::{NodeRequests, PendingCalls, Transport};
+use crate::store::redis::script::library::{Script, ScriptCall};
 
 /// Interval at which [`RedisClient::wait_until_connected`] checks the connections.
 const CONNECTED_POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -56,7 +56,7 @@ pub struct RedisClient {
 impl RedisClient {
     /// Starts connecting in the background, on the current tokio runtime, and returns immediately.
     /// Until a connection is open, script calls fail with
-    /// [`NotConnected`](super::transport::SendErrorKind::NotConnected). `scripts` are loaded on
+    /// [`NotConnected`](super::send_error::SendErrorKind::NotConnected). `scripts` are loaded on
     /// every new connection.
     ///
     /// # Errors

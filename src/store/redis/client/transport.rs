@@ -7,18 +7,18 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
 
 use futures_util::future::BoxFuture;
-use redis::{Cmd, Value};
+use redis::Value;
 use smallvec::SmallVec;
 
 use super::cluster::Cluster;
-use super::pending_command::{CommandReply, PendingReply};
-use super::reply_slot::{ReplySender, reply_slot};
-use super::shared_write::SharedCall;
-use crate::domain::{ExecutionStatus, Source};
-use crate::store::redis::script::library::Script;
+use super::pending_command::PendingReply;
+use super::reply_slot::{CommandReply, ReplySender, reply_slot};
+use super::send_error::{SendError, SendErrorKind};
+use crate::domain::Source;
+use crate::store::redis::script::call::NodeRequest;
+use crate::store::redis::script::library::ScriptCall;
 use crate::store::redis::script::reply::ScriptReply;
 
 /// Returns the source of a reply: [`Source::Shed`] if the call was not sent because too many other
@@ -27,62 +27,6 @@ pub(crate) fn reply_source(reply: &Result<CallReply, SendError>) -> Source {
     match reply {
         Err(error) if error.kind.is_overload() => Source::Shed,
         Ok(_) | Err(_) => Source::Redis,
-    }
-}
-
-/// Encoded call to a Lua script.
-#[derive(Clone, Debug)]
-pub struct ScriptCall {
-    /// Script to call. It is loaded again if the server replies NOSCRIPT.
-    pub script: &'static Script,
-    /// Encoded command: `EVALSHA <sha> <number of keys> <keys…> <arguments…>`.
-    pub command: Cmd,
-    /// Hash slot of the keys. `None` if Redis is not [a cluster](Transport::is_cluster), because
-    /// computing the slot costs a checksum of the key.
-    pub slot: Option<u16>,
-    /// Time by which the caller needs the reply; `None` means no deadline. A connection that cannot
-    /// deliver the reply in time rejects the call.
-    pub deadline: Option<Instant>,
-}
-
-/// Request to a node: a call, or the part of a call whose counters the node holds. Boxed, so that
-/// the entries of a connection's queue stay small.
-#[derive(Debug)]
-pub enum NodeRequest {
-    /// Script call of its own.
-    Script(Box<ScriptCall>),
-    /// Call that shares a script call with others of its write.
-    Shared(Box<SharedCall>),
-}
-
-impl NodeRequest {
-    /// Returns the hash slot by which a cluster chooses the node.
-    pub(crate) fn slot(&self) -> Option<u16> {
-        match self {
-            NodeRequest::Script(call) => call.slot,
-            NodeRequest::Shared(call) => call.slot(),
-        }
-    }
-
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        match self {
-            NodeRequest::Script(call) => call.deadline,
-            NodeRequest::Shared(call) => call.deadline(),
-        }
-    }
-
-    /// Returns the script call that the request is if it shares none.
-    pub fn into_script_call(self) -> ScriptCall {
-        match self {
-            NodeRequest::Script(call) => *call,
-            NodeRequest::Shared(call) => call.encode_alone(),
-        }
-    }
-}
-
-impl From<ScriptCall> for NodeRequest {
-    fn from(call: ScriptCall) -> NodeRequest {
-        NodeRequest::Script(Box::new(call))
     }
 }
 
@@ -101,84 +45,6 @@ pub enum CallReply {
     Decided(ScriptReply),
     /// The node does not hold every counter. Nothing was charged.
     NotHere,
-}
-
-/// Error of a request to a node, including whether it may have run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SendError {
-    /// Whether the command may have run. If so, a call that charges must not be sent again.
-    pub executed: ExecutionStatus,
-    /// Kind of error, for metrics and logs.
-    pub kind: SendErrorKind,
-}
-
-impl SendError {
-    /// Creates an error for a call whose script has not run.
-    pub(crate) const fn not_executed(kind: SendErrorKind) -> SendError {
-        SendError { executed: ExecutionStatus::NotExecuted, kind }
-    }
-
-    /// Error for a call that was written to a connection but never got a reply.
-    pub const LOST: SendError =
-        SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Lost };
-}
-
-/// Reason why a request to a node failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SendErrorKind {
-    /// No connection to the node is open, so the call was not sent.
-    NotConnected,
-    /// The queues of the node's connections are full.
-    QueueFull,
-    /// The node was not expected to reply before the caller's deadline.
-    Overload,
-    /// The node's circuit breaker is open.
-    BreakerOpen,
-    /// The connection was lost or the call timed out after the call was written, so the script may
-    /// have run.
-    Lost,
-    /// The cluster is being reconfigured: too many redirects, TRYAGAIN, CLUSTERDOWN, MASTERDOWN.
-    Reconfiguring,
-    /// The node is loading its data set, or is a replica (READONLY).
-    LoadingOrReplica,
-    /// The server is out of memory or cannot persist writes (OOM, MISCONF, NOREPLICAS).
-    NotWritable,
-    /// A slow script blocks the server (BUSY).
-    Busy,
-    /// Authentication failed, or the ACL denied the command (NOAUTH, WRONGPASS, NOPERM).
-    Denied,
-    /// The script failed, or the server sent any other error reply.
-    Script,
-}
-
-impl SendErrorKind {
-    /// Returns whether the call was rejected only because too many other calls are waiting.
-    pub const fn is_overload(self) -> bool {
-        matches!(self, SendErrorKind::QueueFull | SendErrorKind::Overload)
-    }
-
-    /// Returns whether the error suggests that the topology has changed, such as a master that has
-    /// become a replica.
-    pub(crate) const fn suggests_topology_change(self) -> bool {
-        matches!(self, SendErrorKind::Reconfiguring | SendErrorKind::LoadingOrReplica)
-    }
-
-    /// Returns the name of the error in traces (`error.type`).
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            SendErrorKind::NotConnected => "not_connected",
-            SendErrorKind::QueueFull => "queue_full",
-            SendErrorKind::Overload => "overload",
-            SendErrorKind::BreakerOpen => "open",
-            SendErrorKind::Lost => "lost",
-            SendErrorKind::Reconfiguring => "moving",
-            SendErrorKind::LoadingOrReplica => "not_master",
-            SendErrorKind::NotWritable => "not_writable",
-            SendErrorKind::Busy => "busy",
-            SendErrorKind::Denied => "denied",
-            SendErrorKind::Script => "script",
-        }
-    }
 }
 
 /// Request that was queued: a future that resolves to its reply. It does not depend on whether it is

@@ -9,16 +9,14 @@
 use redis::Cmd;
 use smallvec::SmallVec;
 
-use super::library::{Script, Scripts};
+use super::keys::{self, Prefix, algorithm_letter};
+use super::library::{Script, ScriptCall, Scripts};
 use super::msgpack::Packed;
 use crate::algorithm::bucket::BucketCredits;
 use crate::algorithm::hybrid_credits::HybridCredits;
 use crate::domain::{
     Accounting, Algorithm, Call, Check, Hits, Holder, Limit, Micros, Op, Receipt, Role, Window,
 };
-use crate::store::redis::client::transport::ScriptCall;
-use crate::store::redis::keys;
-use crate::store::redis::keys::{Prefix, algorithm_letter};
 
 /// Largest hit count that a window stores, 2^32 - 1.
 pub(super) const COUNT_MAX: u64 = u32::MAX as u64;

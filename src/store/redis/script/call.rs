@@ -1,16 +1,21 @@
-//! Encodes a call as a script call of its own, and decodes the reply.
+//! Requests to a node: a script call of one call alone, or a call that can share a script call. Encodes a
+//! call as a script call of its own, and decodes the reply.
 //!
 //! `decide.lua` decides what it can, and `apply.lua` everything else. Not here: the calls of one write
 //! (`write_calls`), the replies to `decide.lua` (`replay`).
 
+use std::sync::Arc;
+use std::time::Instant;
+
 use redis::Value;
+use smallvec::SmallVec;
 
 use super::arguments::{CallScope, Encoder};
+use super::library::ScriptCall;
 use super::replay;
 use super::reply::{NO_WINDOW_REPLY, ReplyError, ScriptReply, decode_apply};
 use super::write_calls::{WriteCalls, is_shareable};
-use crate::domain::{Accounting, Call, Check, Micros};
-use crate::store::redis::client::transport::ScriptCall;
+use crate::domain::{Accounting, Call, Check, Micros, OwnedCall};
 
 /// Encodes the script call that decides a call, or the part of a call that `scope` describes, with its
 /// deadline. Without [`CallScope::spans_slots`], all keys must be in one hash slot of a cluster; with it,
@@ -53,5 +58,98 @@ pub fn decode(
         Value::Array(numbers) if *numbers == NO_WINDOW_REPLY => Err(ReplyError::NoWindow),
         Value::Array(numbers) => decode_apply(numbers, checks, is_part),
         _ => Err(ReplyError::Shape),
+    }
+}
+
+/// Request to a node: a call, or the part of a call whose counters the node holds. Boxed, so that
+/// the entries of a connection's queue stay small.
+#[derive(Debug)]
+pub enum NodeRequest {
+    /// Script call of its own.
+    Script(Box<ScriptCall>),
+    /// Call that shares a script call with others of its write.
+    Shared(Box<SharedCall>),
+}
+
+impl NodeRequest {
+    /// Returns the hash slot by which a cluster chooses the node.
+    pub(crate) fn slot(&self) -> Option<u16> {
+        match self {
+            NodeRequest::Script(call) => call.slot,
+            NodeRequest::Shared(call) => call.slot(),
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match self {
+            NodeRequest::Script(call) => call.deadline,
+            NodeRequest::Shared(call) => call.deadline(),
+        }
+    }
+
+    /// Returns the script call that the request is if it shares none.
+    pub fn into_script_call(self) -> ScriptCall {
+        match self {
+            NodeRequest::Script(call) => *call,
+            NodeRequest::Shared(call) => call.encode_alone(),
+        }
+    }
+}
+
+impl From<ScriptCall> for NodeRequest {
+    fn from(call: ScriptCall) -> NodeRequest {
+        NodeRequest::Script(Box::new(call))
+    }
+}
+
+/// Call, or the part of a call whose counters are on one cluster node, that can share a script call
+/// with other calls of its write.
+#[derive(Debug)]
+pub struct SharedCall {
+    call: OwnedCall,
+    pub(crate) encoder: Arc<Encoder>,
+    /// Time that the script uses instead of the server's clock; only in tests.
+    pub(crate) now: Option<Micros>,
+    pub(crate) scope: CallScope,
+    /// Hash slot of the first counter; `None` if Redis is not a cluster.
+    slot: Option<u16>,
+}
+
+impl SharedCall {
+    /// Copies a call. `None` if it needs a script call of its own.
+    pub(crate) fn new(
+        call: &Call<'_>,
+        encoder: &Arc<Encoder>,
+        now: Option<Micros>,
+        scope: CallScope,
+    ) -> Option<SharedCall> {
+        let slot = encoder.slot_of(call.checks);
+        let encoder = Arc::clone(encoder);
+        is_shareable(call.checks).then(|| SharedCall {
+            call: OwnedCall::new(call),
+            encoder,
+            now,
+            scope,
+            slot,
+        })
+    }
+
+    fn slot(&self) -> Option<u16> {
+        self.slot
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.call.deadline()
+    }
+
+    /// Passes the call to a function. Does not allocate for a call of at most ten checks.
+    pub(crate) fn with_call<R>(&self, then: impl FnOnce(&Call<'_>) -> R) -> R {
+        let checks: SmallVec<[Check<'_>; 10]> = self.call.each_check().collect();
+        then(&self.call.to_call(&checks))
+    }
+
+    /// Encodes the script call of this call alone.
+    fn encode_alone(&self) -> ScriptCall {
+        self.with_call(|call| encode(&self.encoder, call, self.scope, self.now))
     }
 }

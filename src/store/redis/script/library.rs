@@ -1,4 +1,4 @@
-//! Bundles the files of `lua/` into the scripts that Redis runs.
+//! Bundles the files of `lua/` into the scripts that Redis runs, and defines a call to one.
 //!
 //! A file includes another file with `loadfile('path')`, as in stock Lua. Redis has no `loadfile`,
 //! so `bundle_file` replaces the call with a function whose body is the included file.
@@ -12,6 +12,9 @@
 //! Not here: arguments (`arguments`), replies (`reply`), loading scripts on a server (`client`).
 
 use std::sync::LazyLock;
+use std::time::Instant;
+
+use redis::Cmd;
 
 /// Lua script, with the SHA1 that EVALSHA uses to refer to it.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,10 +28,32 @@ pub struct Script {
 }
 
 impl Script {
+    /// Builds the SCRIPT LOAD command for the script.
+    pub(crate) fn load_command(&self) -> Cmd {
+        let mut command = redis::cmd("SCRIPT");
+        command.arg("LOAD").arg(&self.text);
+        command
+    }
+
     /// Returns whether the script refunds charges.
     pub(crate) fn is_refund(&self) -> bool {
         self.name == REFUND
     }
+}
+
+/// Encoded call to a Lua script.
+#[derive(Clone, Debug)]
+pub struct ScriptCall {
+    /// Script to call. It is loaded again if the server replies NOSCRIPT.
+    pub script: &'static Script,
+    /// Encoded command: `EVALSHA <sha> <number of keys> <keys…> <arguments…>`.
+    pub command: Cmd,
+    /// Hash slot of the keys. `None` if Redis is not a cluster, because
+    /// computing the slot costs a checksum of the key.
+    pub slot: Option<u16>,
+    /// Time by which the caller needs the reply; `None` means no deadline. A connection that cannot
+    /// deliver the reply in time rejects the call.
+    pub deadline: Option<Instant>,
 }
 
 /// Name of the script that refunds charges.

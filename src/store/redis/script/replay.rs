@@ -311,8 +311,8 @@ mod tests {
     use super::*;
     use crate::domain::Hits;
     use crate::domain::fixtures::{fixed_window, take};
-    use crate::store::redis::keys::Prefix;
     use crate::store::redis::script::arguments::Encoder;
+    use crate::store::redis::script::keys::Prefix;
     use crate::store::redis::script::library::PRODUCTION;
     use crate::store::redis::script::write_calls::WriteCalls;
     use std::sync::Arc;

@@ -9,6 +9,8 @@ use redis::Cmd;
 use smallvec::SmallVec;
 
 use super::arguments::{self, Encoder, capped_cost};
+use super::keys::{self, algorithm_letter};
+use super::library::ScriptCall;
 use super::msgpack::{Packed, SmallValues, Unpacked, UnpackedItem};
 use super::reply::NOT_HERE;
 use crate::algorithm::bucket::BucketCredits;
@@ -16,8 +18,6 @@ use crate::domain::{
     Accounting, Algorithm, Call, Check, CounterKey, FixedWindow, Limit, Micros, Op,
     RepeatedCounters, Window,
 };
-use crate::store::redis::client::transport::ScriptCall;
-use crate::store::redis::keys::{self, algorithm_letter};
 
 /// Maximum number of calls in one script call.
 const CALLS_MAX: usize = 64;

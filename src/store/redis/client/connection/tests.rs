@@ -4,15 +4,18 @@
 use std::io;
 use std::sync::atomic::AtomicU64;
 
-use redis::{Arg, Cmd, RedisError};
+use redis::{Arg, Cmd};
+use tokio::sync::{Notify, mpsc};
 
 use super::*;
 use crate::store::redis::client::config::{Address, MonotonicClock, RedisConfig};
-use crate::store::redis::client::dialer::ClientContext;
+use crate::store::redis::client::connection_load::LoadMeter;
+use crate::store::redis::client::dialer::{ClientContext, ConnectionSignal, Dialer};
 use crate::store::redis::client::error_reply::Redirect;
+use crate::store::redis::client::node_breaker::NodeBreaker;
+use crate::store::redis::client::node_stats::NodeStats;
 use crate::store::redis::client::reply_slot::ReplyReceiver;
-use crate::store::redis::client::transport::ScriptCall;
-use crate::store::redis::script::library::Script;
+use crate::store::redis::script::library::{Script, ScriptCall};
 
 static SCRIPT: Script = Script { name: "count", text: String::new(), sha: String::new() };
 static REFUND: Script = Script { name: "refund", text: String::new(), sha: String::new() };
@@ -78,7 +81,7 @@ impl Bench {
     }
 
     fn write(&mut self) -> InFlightBatch {
-        let batch = self.connection.write_batch(&mut self.outstanding);
+        let batch = self.connection.write_batch(&mut self.outstanding.pending);
         let batch = batch.expect("a command can be written");
         self.outstanding.record_write(&batch);
         batch
@@ -218,7 +221,7 @@ fn a_call_whose_script_is_missing_is_sent_again_three_times() {
         assert_eq!(bench.reply(batch, replies), Ok(()));
         assert_eq!(bench.load(), u64::from(attempt < 3), "attempt {attempt}");
     }
-    assert!(bench.connection.write_batch(&mut bench.outstanding).is_none());
+    assert!(bench.connection.write_batch(&mut bench.outstanding.pending).is_none());
     assert_eq!(failure(reply), SendError::not_executed(SendErrorKind::Script));
     assert_eq!(bench.connection.stats.noscript.get(), 4);
 }

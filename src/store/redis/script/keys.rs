@@ -104,7 +104,7 @@ impl Prefix {
     ///
     /// ```
     /// use tidegate::domain::*;
-    /// use tidegate::store::redis::keys::Prefix;
+    /// use tidegate::store::redis::script::keys::Prefix;
     ///
     /// let window = Window::Epoch { length: Micros::SECOND };
     /// let algorithm = Algorithm::FixedWindow(FixedWindow { hits: Hits(1), window });
