@@ -18,7 +18,7 @@ pub enum Redaction {
 pub struct SettingRow {
     /// Heading under which `--help` and docs/SETTINGS.md list the setting.
     pub section: &'static str,
-    /// Name of the field in [`Settings`].
+    /// Name of the field in [`Settings`](super::Settings).
     pub field: &'static str,
     /// Name of the flag, without leading hyphens, and key in the settings file; or, in upper case,
     /// the environment variable of a setting without a flag.
