@@ -220,7 +220,9 @@ async fn connected(
     let mut eyes = Vec::new();
     for port in masters {
         let client = redis::Client::open(("127.0.0.1", *port)).unwrap();
-        eyes.push(client.get_multiplexed_async_connection().await.unwrap());
+        // A busy machine may take longer than the client's half a second.
+        let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+        eyes.push(client.get_multiplexed_async_connection_with_config(&config).await.unwrap());
     }
     Shared(Watched::new(connections, eyes))
 }
