@@ -67,7 +67,8 @@ pub(crate) struct Tree {
     pub(super) children: Vec<u32>,
     pub(super) text: String,
     pub(super) root: u32,
-    /// Errors that did not stop parsing, at most [`DIAGNOSTICS_MAX`].
+    /// Errors that did not stop parsing, at most
+    /// [`DIAGNOSTICS_MAX`](crate::policy::diagnostic::DIAGNOSTICS_MAX).
     pub(crate) problems: Vec<YamlError>,
 }
 
