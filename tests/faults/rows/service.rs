@@ -46,6 +46,8 @@ pub fn reloads() -> Observation {
             _ => good[..good.len() / 2].to_owned(),
         };
         stand.tidegate.rewrite(&text);
+        // Files are looked at once a second, or when told.
+        stand.tidegate.signal(Signal::HUP);
         trial.calls(rate() / 10);
     }
     trial.heal(|| stand.tidegate.rewrite(&policy()));
