@@ -87,7 +87,7 @@ impl FileStamp {
 
 impl PolicyFiles {
     /// Determines the policy paths from the settings: `--policy` or, if it is not set,
-    /// `--runtime-root` and its subdirectories.
+    /// RUNTIME_ROOT and its subdirectories.
     ///
     /// # Errors
     ///
