@@ -1,8 +1,7 @@
 //! What the calls of one write cost Redis: by a script call each, and by one script call that they
 //! share; windows also by INCRBY and EXPIRE, one of each per counter.
 //!
-//! A write of one call is not shared; its row shows what `decide.lua` would cost it. Instructions,
-//! counted by valgrind, hardly vary.
+//! A write of one call is the same on both sides. Instructions, counted by valgrind, hardly vary.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
