@@ -52,16 +52,10 @@
 --          hold; then nothing was charged.
 -- Cost     TIME and MGET once, one write for each counter that changes; without KEYS, one GET for each counter,
 --          from Redis 7.4 on one more
-local now, extra_ms
-if ARGV[1] == '' then
-  local time = redis.call('TIME')
-  now, extra_ms = time[1] * 1000000 + time[2], 0
-else
-  now, extra_ms = loadfile('clock.lua')(ARGV[1])
-end
+local now, extra_ms = loadfile('clock.lua')(ARGV[1])
 local pcall_redis, format, match, tonumber = redis.pcall, string.format, string.match, tonumber
 
--- A write of one take of one counter whose state is plain, which costs a third less here than below.
+-- A write of one take of one counter whose state is plain costs Redis a quarter less here than below.
 if #ARGV[3] == 4 and not ARGV[5] then
   local key, value, state = KEYS[1], pcall_redis('GET', KEYS[1]), 0
   local most, unit, _, top, _, rate, _, letter, _, length = cmsgpack.unpack(ARGV[2])

@@ -1,4 +1,4 @@
-//! Redis' CPU per check of every kind of script call, and how much of it each fast path saves.
+//! Redis' CPU per check of every kind of script call, and how much of it `decide.lua` saves.
 //!
 //! `cargo bench -- script-calls` prints the figures of this checkout. `script-calls --record FILE`
 //! writes its calls to a file. `script-calls --against FILE` alternates the calls of another checkout
@@ -298,7 +298,7 @@ fn receipts(name: &str, limit: &Arc<Limit>, now: Micros) -> Row {
 /// `limit` of `algorithm/fixed_window.lua`, without the nil at its end.
 const WINDOW_NUMBERS: [u64; 3] = [1_000_000, 1_000_000, 3_600_000_000];
 
-/// What the fast path of such a call saves: the same by `apply.lua`.
+/// What `decide.lua` saves for such a call: the same by `apply.lua`.
 fn by_apply(name: &str, limit: &Arc<Limit>, letter: u8, numbers: &[u64], checks: usize) -> Row {
     let mut list = Packed::default();
     for at in 1..=checks {

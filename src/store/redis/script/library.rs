@@ -4,10 +4,10 @@
 //! so `bundle_file` replaces the call with a function whose body is the included file.
 //!
 //! Each file starts with the line `#!lua`. With this line, Redis 7 or newer runs the script in
-//! strict mode and rejects keys that were not declared. Tests use strict mode. Production drops the
-//! line, because a Redis server at `maxmemory` would reject every call of a script with this line.
-//! Without the line, only charges fail, and scripts can still refuse calls. Each call also costs 5%
-//! less.
+//! strict mode and rejects keys in two cluster slots, unless the line permits them. Tests use
+//! strict mode. Production drops the line, because a Redis server at `maxmemory` would reject every
+//! call of a script with it. Without the line, only charges fail, and scripts can still refuse
+//! calls. Each call also costs 5% less.
 //!
 //! Not here: arguments (`arguments`), replies (`reply`), loading scripts on a server (`client`).
 
@@ -83,12 +83,13 @@ pub const LUA_FILES: &[(&str, &str)] = lua![
     "ttl.lua",
 ];
 
-/// First line of each Lua file.
+/// First line of each Lua file. It enables strict mode, in which Redis 7 or newer rejects a script
+/// that accesses keys in several cluster slots.
 const SHEBANG: &str = "#!lua\n";
 
-/// First line of the scripts in strict mode. It permits access to keys in several cluster slots of a
-/// node.
-const STRICT_SHEBANG: &str = "#!lua flags=allow-cross-slot-keys\n";
+/// First line, in strict mode, of the scripts that decide calls. It permits access to keys in
+/// several cluster slots of a node.
+const NODE_SHEBANG: &str = "#!lua flags=allow-cross-slot-keys\n";
 
 /// All scripts that the store calls, bundled for either production or strict mode.
 #[derive(Debug)]
@@ -107,21 +108,22 @@ impl Scripts {
         [&self.decide, &self.apply, &self.refund]
     }
 
-    fn bundle(first_line: &str) -> Scripts {
-        let script = |name: &'static str| {
+    fn bundle(line: &str, node_line: &str) -> Scripts {
+        let script = |name: &'static str, first_line: &str| {
             let text = format!("{first_line}{}", bundle_file(&format!("{name}.lua")));
             let sha = redis::Script::new(&text).get_hash().to_owned();
             Script { name, text, sha }
         };
-        Scripts { decide: script("decide"), apply: script("apply"), refund: script(REFUND) }
+        let [decide, apply] = ["decide", "apply"].map(|name| script(name, node_line));
+        Scripts { decide, apply, refund: script(REFUND, line) }
     }
 }
 
 /// Scripts in production mode, without the line `#!lua`.
-pub static PRODUCTION: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle(""));
+pub static PRODUCTION: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle("", ""));
 
 /// Scripts in strict mode, for tests. Needs Redis 7 or newer.
-pub static STRICT: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle(STRICT_SHEBANG));
+pub static STRICT: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle(SHEBANG, NODE_SHEBANG));
 
 /// Returns the text of a Lua file without its first line and its comments. Replaces each
 /// `loadfile('path')` with a function whose body is that file, because Redis has no `loadfile`. An

@@ -2,8 +2,7 @@
 //!
 //! Redis turns each argument into an object and a Lua string, which the script then parses as a
 //! number. In a call with ten checks, thirty separate numbers made up a fifth of the call's cost.
-//! `cmsgpack.unpack` parses all values at once. Scripts for a single check keep plain arguments,
-//! which are readable in MONITOR.
+//! `cmsgpack.unpack` parses all values at once.
 //!
 //! Not here: choosing the values (`arguments`).
 
