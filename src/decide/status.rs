@@ -5,7 +5,9 @@
 use std::ops::Range;
 
 use super::limited_by::is_longer_wait;
-use crate::domain::{Answer, Check, Code, Hits, Micros, Outcome, Status, StatusLimit, Verdict};
+use crate::domain::{
+    Answer, Check, Code, Hits, Limit, Micros, Outcome, Status, StatusLimit, Verdict,
+};
 use crate::policy::{Checks, DescriptorMatch};
 
 /// Value of `limit_remaining` in the status of an unlimited rule. The status of a limited rule
@@ -46,7 +48,7 @@ pub(super) fn descriptor_status<'p>(
         let limit = checks.each[at].limit;
         let (rate, name, capacity) = (limit.rate, checks.names[at], limit.capacity());
         status.shown = Some(StatusLimit { rate, name, capacity });
-        state.write_to(&mut status, shadow);
+        state.write_to(&mut status, limit, shadow);
     }
     status
 }
@@ -91,7 +93,7 @@ impl CounterState {
         }
     }
 
-    fn write_to(&self, status: &mut Status<'_>, shadow: bool) {
+    fn write_to(&self, status: &mut Status<'_>, limit: &Limit, shadow: bool) {
         let refused = self.verdict == Verdict::Refuse;
         status.code = if refused && !shadow { Code::OverLimit } else { Code::Ok };
         status.remaining = if refused {
@@ -99,7 +101,11 @@ impl CounterState {
         } else {
             u32::try_from(self.available.0).unwrap_or(u32::MAX).min(REMAINING_UNLIMITED - 1)
         };
-        status.reset = if refused && !shadow { self.retry_after } else { self.reset_after };
+        status.reset = match (refused && !shadow, self.retry_after) {
+            (false, _) => self.reset_after,
+            (true, None) => limit.blocked_duration(self.reset_after.unwrap_or_default()),
+            (true, wait) => wait,
+        };
     }
 }
 

@@ -54,9 +54,10 @@ pub struct Status<'p> {
     pub shown: Option<StatusLimit<'p>>,
     /// Value of `limit_remaining`, in hits: 0 on `OverLimit`, and `u32::MAX` for an unlimited rule.
     pub remaining: u32,
-    /// On `OverLimit`, the time until a retry may pass, or `None` if waiting does not help. On
-    /// `Ok`, the time until the counter is back at its full capacity, or `None` if no limit applied
-    /// or the state of the counter is unknown.
+    /// On `OverLimit`, the time until a retry may pass or, if waiting does not help, the
+    /// [`Limit::blocked_duration`](super::Limit::blocked_duration). On `Ok`, the time until the
+    /// counter is back at its full capacity, or `None` if no limit applied or the state of the
+    /// counter is unknown.
     pub reset: Option<Micros>,
     /// Rule that matched the descriptor, or `None` if no rule did. The rule determines the metadata
     /// and the response body.

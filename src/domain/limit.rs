@@ -151,6 +151,27 @@ impl Limit {
         }
     }
 
+    /// Returns the duration that a status reports for a refusal that waiting does not end, because
+    /// the limit is 0 or the hits exceed the capacity. Envoy turns an absent or zero duration into
+    /// `retry-after: 1`. `reset_after` is that of the refusal's outcome.
+    ///
+    /// This is the end of a fixed window, one whole sliding window, or the time until a bucket is
+    /// full. A full bucket reports its whole refill time, and a bucket of capacity 0 its unit.
+    /// Returns `None` for concurrency limits, which have no window.
+    pub fn blocked_duration(&self, reset_after: Micros) -> Option<Micros> {
+        let refill = match &self.algorithm {
+            Algorithm::FixedWindow(_) => return Some(reset_after),
+            Algorithm::SlidingWindow(_) | Algorithm::SlidingLog(_) => {
+                return Some(self.rate.window());
+            }
+            Algorithm::Concurrency(_) => return None,
+            Algorithm::Bucket(bucket) => bucket.refill.time_to_refill(bucket.burst),
+            Algorithm::Hybrid(hybrid) => refill_time(hybrid.burst, hybrid.hits, hybrid.window),
+        };
+        let nonzero = |duration: &Micros| *duration > Micros::ZERO;
+        [reset_after, refill].into_iter().find(nonzero).or(Some(self.rate.window()))
+    }
+
     /// Returns an upper bound on how long a charge can affect later checks. This is the time until
     /// the charged window has ended, until a bucket with the largest possible debt is full again,
     /// or until a slot's lease has ended. A charge to a sliding window also affects the next
@@ -163,12 +184,7 @@ impl Limit {
             }
             Algorithm::SlidingWindow(window) => Micros(window.length.0.saturating_mul(2)),
             Algorithm::SlidingLog(log) => log.length,
-            Algorithm::Bucket(bucket) => match bucket.refill {
-                Refill::Arrival { emission } => {
-                    Micros(bucket.debt_burst.0.saturating_mul(emission.0))
-                }
-                Refill::Credits { hits, window } => refill_time(bucket.debt_burst, hits, window),
-            },
+            Algorithm::Bucket(bucket) => bucket.refill.time_to_refill(bucket.debt_burst),
             Algorithm::Hybrid(hybrid) => refill_time(hybrid.burst, hybrid.hits, hybrid.window),
             Algorithm::Concurrency(slots) => slots.lease,
         };
@@ -344,6 +360,16 @@ pub enum Refill {
         /// Window in which `hits` are refilled.
         window: Micros,
     },
+}
+
+impl Refill {
+    /// Returns the time to refill `hits`, rounded up.
+    fn time_to_refill(self, hits: Hits) -> Micros {
+        match self {
+            Refill::Arrival { emission } => Micros(hits.0.saturating_mul(emission.0)),
+            Refill::Credits { hits: per_window, window } => refill_time(hits, per_window, window),
+        }
+    }
 }
 
 /// Charge mode of a limit: when hits are charged (`charge` in the policy).

@@ -196,7 +196,18 @@ impl Rule {
 /// While the override is set, neither refunds nor bills (hits already used) are recorded, because
 /// writing them would overwrite the counter's state.
 fn deny_all(limit: &Limit) -> Limit {
-    let window = Window::Epoch { length: Micros::SECOND };
+    // The limit's own window, whose end the status reports: with a shorter one, a client would soon
+    // retry.
+    let window = match &limit.algorithm {
+        Algorithm::FixedWindow(fixed) => fixed.window.clone(),
+        Algorithm::SlidingWindow(_)
+        | Algorithm::SlidingLog(_)
+        | Algorithm::Bucket(_)
+        | Algorithm::Hybrid(_)
+        | Algorithm::Concurrency(_) => {
+            Window::Epoch { length: limit.rate.window().max(Micros::SECOND) }
+        }
+    };
     Limit {
         algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits::ZERO, window }),
         charge: Charge::Admitted,

@@ -1,6 +1,6 @@
 //! The status of each descriptor in a response.
 
-use tidegate::domain::{Code, Micros};
+use tidegate::domain::{Code, Micros, Override, Unit};
 
 use super::test_decider::{Bench, NOON, Row, d};
 
@@ -76,8 +76,64 @@ fn a_limit_of_nothing_refuses_everything_and_no_wait_helps() {
     let bench = Bench::new(POLICY);
     let answer = bench.one("none=a");
     assert_eq!(answer.code, Code::OverLimit);
-    assert_eq!((answer.rows[0].limit, answer.rows[0].reset_s), (Some(0), None));
+    assert_eq!((answer.retry_after, answer.rows[0].limit), (None, Some(0)));
+    assert_eq!(answer.rows[0].reset_s, Some(window_left(Micros::from_secs(3_600))));
     assert!(!bench.ask(&[d("none=a").hits(0)]).passes());
+}
+
+#[test]
+fn a_refusal_that_no_wait_ends_shows_when_the_bucket_is_full() {
+    let bench = Bench::new(POLICY);
+    let over = |hits| bench.ask(&[d("bucket=a").hits(hits)]).rows[0].reset_s;
+    assert_eq!(over(21), Some(2), "a full bucket shows its whole refill time");
+    assert_eq!(bench.passes("bucket=a", 5), 5);
+    assert_eq!(over(u64::MAX), Some(1), "5 of 20 hits refill in half a second");
+}
+
+#[test]
+fn an_override_of_nothing_shows_the_end_of_its_window() {
+    let bench = Bench::new(POLICY);
+    for (unit, seconds) in [(Unit::Minute, 60), (Unit::Day, 86_400)] {
+        for path in ["window=a", "bucket=a", "nobody=a"] {
+            let none = Override { requests_per_unit: 0, unit, unit_multiplier: 1 };
+            let answer = bench.ask(&[d(path).limit(none)]);
+            let left = window_left(Micros::from_secs(seconds));
+            assert_eq!((answer.retry_after, answer.rows[0].reset_s), (None, Some(left)), "{path}");
+        }
+    }
+}
+
+#[test]
+fn of_several_descriptors_each_shows_when_its_own_window_ends() {
+    let bench = Bench::new(
+        "
+domain: t
+descriptors:
+  - key: window
+    rate_limit: {unit: minute, requests_per_unit: 0}
+  - key: quota
+    quota_mode: true
+    rate_limit: {algorithm: sliding_window, unit: day, requests_per_unit: 0}
+  - key: class
+    rate_limit:
+      algorithm: token_bucket
+      unit: hour
+      requests_per_unit: 60
+      tiers: {method: separate, default: none, classes: {gold: {share: 50%}}}
+  - key: free
+    rate_limit: {unlimited: true}
+  - key: slots
+    rate_limit: {algorithm: concurrency, requests_per_unit: 0}
+",
+    );
+    let keys = ["window=a", "quota=a", "free=a", "nobody=a", "slots=a"];
+    let mut call: Vec<_> = keys.map(d).into();
+    call.push(d("class=gold").hits(31));
+    let answer = bench.ask(&call);
+    let shown: Vec<_> = answer.rows.iter().map(|row| row.reset_s).collect();
+    let minute = window_left(Micros::from_secs(60));
+    assert_eq!(shown, [Some(minute), Some(86_400), None, None, None, Some(3_600)]);
+    assert_eq!(answer.retry_after, None);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 mod admission_bounds;
 mod backend;
+mod blocked_requests;
 pub mod bootstrap;
 mod charge_after_response;
 mod concurrency_limit;

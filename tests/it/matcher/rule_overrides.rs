@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use tidegate::domain::{Charge, Descriptor, Hits, OnStoreFailure, Request, Role, RuleId, Unit};
+use tidegate::domain::{
+    Charge, Descriptor, Hits, Limit, Micros, OnStoreFailure, Request, Role, RuleId, Unit,
+};
 use tidegate::policy::{Options, Policy, RuleOverride, RuleOverrideError, Secret, Source, compile};
 
 use super::checks_of;
@@ -52,6 +54,10 @@ fn what_is_denied_is_denied_without_the_store_too() {
     let policy = switched("d.client", RuleOverride::Deny);
     let limit = &policy.rules()[0].limits[0].limit;
     assert_eq!((limit.capacity(), limit.on_store_failure), (Hits(0), OnStoreFailure::Deny));
+    let end = |limit: &Limit| limit.window_end(Micros::ZERO);
+    let written = written();
+    let original = &written.rules()[0].limits[0].limit;
+    assert_eq!(end(limit), end(original), "clients are told the end of the limit's own window");
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub fn answer(told: Result<CallResponse, CallError>, whose: Whose) -> Answer {
             error: None,
             code: Some(told.code.to_owned()),
             statuses: told.statuses.iter().map(status).collect(),
-            headers: headers(&told, whose),
+            headers: headers(&told),
             metadata: metadata(&told, whose),
         },
         Err(CallError::Status(status)) => {
@@ -55,7 +55,7 @@ fn status(status: &ResponseStatus) -> String {
 }
 
 /// The headers of theirs, which may name no others; besides, ours on refusals.
-fn headers(told: &CallResponse, whose: Whose) -> Option<String> {
+fn headers(told: &CallResponse) -> Option<String> {
     let value = |name: &str| {
         let mut found = told.headers.iter().filter(|(header, _)| header.eq_ignore_ascii_case(name));
         let value = found.next().map(|(_, value)| value.clone());
@@ -63,8 +63,9 @@ fn headers(told: &CallResponse, whose: Whose) -> Option<String> {
         value
     };
     let retry_after = value("retry-after");
-    let waits = told.statuses.iter().any(|status| status.refused && status.reset_seconds.is_some());
-    assert_eq!(retry_after.is_some(), told.refused && waits && whose == Whose::Ours, "{told:?}");
+    // Absent if waiting does not end the rejection.
+    let ours = told.metadata.as_ref().map(|metadata| &metadata["tidegate"]["retry_after_ms"]);
+    assert_eq!(retry_after.is_some(), ours.is_some_and(|wait| !wait.is_null()), "{told:?}");
     let [limit, remaining, reset] =
         ["Limit", "Remaining", "Reset"].map(|name| value(&format!("RateLimit-{name}")));
     let known = [&retry_after, &limit, &remaining, &reset].into_iter().flatten().count();
