@@ -73,7 +73,7 @@ impl Report<'_> {
         let diagnostic = |(severity, diagnostic): &(Severity, &Diagnostic)| {
             json!({
                 "severity": severity.name(),
-                "kind": diagnostic.kind.name(),
+                "kind": diagnostic.kind.as_str(),
                 "file": diagnostic.file,
                 "line": diagnostic.line,
                 "column": diagnostic.column,
@@ -103,7 +103,7 @@ impl Report<'_> {
                 escape_property(&diagnostic.file),
                 diagnostic.line,
                 diagnostic.column,
-                escape_property(diagnostic.kind.name()),
+                escape_property(diagnostic.kind.as_str()),
                 escape_data(&message_with_path(diagnostic)),
             );
         }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::named_enum::named_enum;
 use super::{Algorithm, Charge, Hits, Limit, Micros};
 
 /// Key of a counter. The `policy` module computes it from the domain, the limit's name, the window
@@ -174,15 +175,17 @@ impl Check<'_> {
     }
 }
 
-/// Accounting mode of a call, which determines what is charged if the call is rejected.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Accounting {
-    /// A rejected call charges nothing, except bills (see [`Charge::Billed`]) and limits with
-    /// `charge: always`. Its refunds are still applied. See [`Check::applies_when_rejected`].
-    #[default]
-    AllOrNothing,
-    /// Every check that passes is charged, even if another check rejects the call.
-    Independent,
+named_enum! {
+    /// Accounting mode of a call, which determines what is charged if the call is rejected.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum Accounting {
+        /// A rejected call charges nothing, except bills (see [`Charge::Billed`]) and limits with
+        /// `charge: always`. Its refunds are still applied. See [`Check::applies_when_rejected`].
+        #[default]
+        AllOrNothing => "all_or_nothing",
+        /// Every check that passes is charged, even if another check rejects the call.
+        Independent => "independent",
+    }
 }
 
 /// Checks of one request. A store decides them together.

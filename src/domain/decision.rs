@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::named_enum::named_enum;
 use super::{
     CounterKey, Entry, Hits, HolderToken, Micros, Outcome, Rate, Source, Trace, TraceParent,
 };
@@ -175,128 +176,69 @@ pub struct LostBill {
     pub cause: LossCause,
 }
 
-/// Reason why a bill was not charged in full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LossCause {
-    /// The bill was rejected, and a rejected bill is not charged under `charge: admitted`. Metrics
-    /// count such bills only for rules that have also received descriptors with `hits_addend: 0`.
-    /// For other rules, the hits may be charged before they are used, and a rejection loses
-    /// nothing.
-    Rejected,
-    /// The counter is already as far beyond its limit as it may be. For example, a bucket can be
-    /// charged at most twice its capacity.
-    DebtBound,
-}
-
-impl LossCause {
-    /// All variants, in the order of their discriminants.
-    pub const ALL: [LossCause; 2] = [LossCause::Rejected, LossCause::DebtBound];
-
-    /// Returns the value of the metric label `cause`, such as `rejected`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            LossCause::Rejected => "rejected",
-            LossCause::DebtBound => "debt_bound",
-        }
+named_enum! {
+    /// Reason why a bill was not charged in full.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum LossCause {
+        /// The bill was rejected, and a rejected bill is not charged under `charge: admitted`. Metrics
+        /// count such bills only for rules that have also received descriptors with `hits_addend: 0`.
+        /// For other rules, the hits may be charged before they are used, and a rejection loses
+        /// nothing.
+        Rejected => "rejected",
+        /// The counter is already as far beyond its limit as it may be. For example, a bucket can be
+        /// charged at most twice its capacity.
+        DebtBound => "debt_bound",
     }
 }
 
-/// Outcome of a rate limit RPC, as counted by metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RpcOutcome {
-    /// The RPC returned a decision, either OK or OVER_LIMIT.
-    Decided,
-    /// The request was invalid, so the RPC failed with INVALID_ARGUMENT.
-    Invalid,
-    /// The caller's deadline passed before the response was ready, so the RPC failed with
-    /// DEADLINE_EXCEEDED.
-    Late,
-    /// The store did not respond in time and no fallback applied, so the RPC failed with
-    /// UNAVAILABLE.
-    Unavailable,
-}
-
-impl RpcOutcome {
-    /// All variants, in the order of their discriminants.
-    pub const ALL: [RpcOutcome; 4] =
-        [RpcOutcome::Decided, RpcOutcome::Invalid, RpcOutcome::Late, RpcOutcome::Unavailable];
-
-    /// Returns the value of the metric label `status`: the gRPC status code in lower case.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            RpcOutcome::Decided => "ok",
-            RpcOutcome::Invalid => "invalid_argument",
-            RpcOutcome::Late => "deadline_exceeded",
-            RpcOutcome::Unavailable => "unavailable",
-        }
+named_enum! {
+    /// Outcome of a rate limit RPC, as counted by metrics.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum RpcOutcome {
+        /// The RPC returned a decision, either OK or OVER_LIMIT.
+        Decided => "ok",
+        /// The request was invalid, so the RPC failed with INVALID_ARGUMENT.
+        Invalid => "invalid_argument",
+        /// The caller's deadline passed before the response was ready, so the RPC failed with
+        /// DEADLINE_EXCEEDED.
+        Late => "deadline_exceeded",
+        /// The store did not respond in time and no fallback applied, so the RPC failed with
+        /// UNAVAILABLE.
+        Unavailable => "unavailable",
     }
 }
 
-/// Reason why a call was invalid. Metrics count invalid calls by reason. They would go unnoticed
-/// otherwise, because by default Envoy admits a request if its rate limit call fails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InvalidReason {
-    /// The Protobuf message cannot be decoded, or the JSON body is invalid.
-    Malformed,
-    /// The message exceeds [`Bounds::message_bytes_max`](super::Bounds::message_bytes_max).
-    MessageSize,
-    /// The message exceeds [`Bounds::fields_max`](super::Bounds::fields_max).
-    Fields,
-    /// The domain is missing, empty, or not UTF-8.
-    Domain,
-    /// The request has no descriptors.
-    NoDescriptors,
-    /// The request exceeds [`Bounds::descriptors_max`](super::Bounds::descriptors_max).
-    Descriptors,
-    /// A descriptor exceeds [`Bounds::entries_max`](super::Bounds::entries_max).
-    Entries,
-    /// An entry has no key.
-    EmptyKey,
-    /// A request override has an unknown unit.
-    OverrideUnit,
-    /// The request exceeds [`Bounds::checks_max`](super::Bounds::checks_max).
-    Checks,
-    /// The batch is empty or exceeds
-    /// [`Bounds::batch_requests_max`](super::Bounds::batch_requests_max).
-    Requests,
-    /// The caller lacks a permission that the request needs; see
-    /// [`Permissions`](super::Permissions).
-    Permission,
-}
-
-impl InvalidReason {
-    /// All variants, in the order of their discriminants.
-    pub const ALL: [InvalidReason; 12] = [
-        InvalidReason::Malformed,
-        InvalidReason::MessageSize,
-        InvalidReason::Fields,
-        InvalidReason::Domain,
-        InvalidReason::NoDescriptors,
-        InvalidReason::Descriptors,
-        InvalidReason::Entries,
-        InvalidReason::EmptyKey,
-        InvalidReason::OverrideUnit,
-        InvalidReason::Checks,
-        InvalidReason::Requests,
-        InvalidReason::Permission,
-    ];
-
-    /// Returns the value of the metric label `reason`, such as `malformed`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            InvalidReason::Malformed => "malformed",
-            InvalidReason::MessageSize => "message_size",
-            InvalidReason::Fields => "fields",
-            InvalidReason::Domain => "domain",
-            InvalidReason::NoDescriptors => "no_descriptors",
-            InvalidReason::Descriptors => "descriptors",
-            InvalidReason::Entries => "entries",
-            InvalidReason::EmptyKey => "empty_key",
-            InvalidReason::OverrideUnit => "override_unit",
-            InvalidReason::Checks => "checks",
-            InvalidReason::Requests => "requests",
-            InvalidReason::Permission => "permission",
-        }
+named_enum! {
+    /// Reason why a call was invalid. Metrics count invalid calls by reason. They would go unnoticed
+    /// otherwise, because by default Envoy admits a request if its rate limit call fails.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum InvalidReason {
+        /// The Protobuf message cannot be decoded, or the JSON body is invalid.
+        Malformed => "malformed",
+        /// The message exceeds [`Bounds::message_bytes_max`](super::Bounds::message_bytes_max).
+        MessageSize => "message_size",
+        /// The message exceeds [`Bounds::fields_max`](super::Bounds::fields_max).
+        Fields => "fields",
+        /// The domain is missing, empty, or not UTF-8.
+        Domain => "domain",
+        /// The request has no descriptors.
+        NoDescriptors => "no_descriptors",
+        /// The request exceeds [`Bounds::descriptors_max`](super::Bounds::descriptors_max).
+        Descriptors => "descriptors",
+        /// A descriptor exceeds [`Bounds::entries_max`](super::Bounds::entries_max).
+        Entries => "entries",
+        /// An entry has no key.
+        EmptyKey => "empty_key",
+        /// A request override has an unknown unit.
+        OverrideUnit => "override_unit",
+        /// The request exceeds [`Bounds::checks_max`](super::Bounds::checks_max).
+        Checks => "checks",
+        /// The batch is empty or exceeds
+        /// [`Bounds::batch_requests_max`](super::Bounds::batch_requests_max).
+        Requests => "requests",
+        /// The caller lacks a permission that the request needs; see
+        /// [`Permissions`](super::Permissions).
+        Permission => "permission",
     }
 }
 

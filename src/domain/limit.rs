@@ -2,27 +2,30 @@
 //!
 //! Not here: parsing and validation (`policy`), the arithmetic (`algorithm`, `lua`).
 
+use super::named_enum::named_enum;
 use super::{Calendar, Hits, Micros};
 
-/// Time unit of a rate, as in policy files and on the wire. Except in calendar windows, a month is
-/// 30 days and a year is 365 days, as in envoyproxy/ratelimit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Unit {
-    /// One second.
-    Second,
-    /// One minute (60 seconds).
-    Minute,
-    /// One hour (3,600 seconds).
-    Hour,
-    /// One day (86,400 seconds).
-    Day,
-    /// One week (604,800 seconds). Except in calendar windows, weeks start on Thursday, 00:00 UTC,
-    /// because they are aligned to the Unix epoch.
-    Week,
-    /// One month, counted as 30 days.
-    Month,
-    /// One year, counted as 365 days.
-    Year,
+named_enum! {
+    /// Time unit of a rate, as in policy files and on the wire. Except in calendar windows, a month is
+    /// 30 days and a year is 365 days, as in envoyproxy/ratelimit.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Unit {
+        /// One second.
+        Second => "second",
+        /// One minute (60 seconds).
+        Minute => "minute",
+        /// One hour (3,600 seconds).
+        Hour => "hour",
+        /// One day (86,400 seconds).
+        Day => "day",
+        /// One week (604,800 seconds). Except in calendar windows, weeks start on Thursday, 00:00 UTC,
+        /// because they are aligned to the Unix epoch.
+        Week => "week",
+        /// One month, counted as 30 days.
+        Month => "month",
+        /// One year, counted as 365 days.
+        Year => "year",
+    }
 }
 
 impl Unit {
@@ -36,19 +39,6 @@ impl Unit {
             Unit::Week => 604_800,
             Unit::Month => 30 * 86_400,
             Unit::Year => 365 * 86_400,
-        }
-    }
-
-    /// Returns the name of the unit as written in policy files, such as `minute`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Unit::Second => "second",
-            Unit::Minute => "minute",
-            Unit::Hour => "hour",
-            Unit::Day => "day",
-            Unit::Week => "week",
-            Unit::Month => "month",
-            Unit::Year => "year",
         }
     }
 }
@@ -372,32 +362,25 @@ impl Refill {
     }
 }
 
-/// Charge mode of a limit: when hits are charged (`charge` in the policy).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Charge {
-    /// Hits are charged only if the check passes and, under all-or-nothing accounting, the call is
-    /// admitted.
-    #[default]
-    Admitted,
-    /// Bills are charged even if the check is refused or the call is rejected. All other hits are
-    /// charged as with `Admitted`. A bill is a `hits_addend` above 0 that a descriptor sets itself:
-    /// hits that the caller has already used. Bills are charged against [`Limit::bill_limit`].
-    Billed,
-    /// Hits are charged even if the check is refused or the call is rejected, because they have
-    /// already been used.
-    Always,
+named_enum! {
+    /// Charge mode of a limit: when hits are charged (`charge` in the policy).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum Charge {
+        /// Hits are charged only if the check passes and, under all-or-nothing accounting, the call is
+        /// admitted.
+        #[default]
+        Admitted => "admitted",
+        /// Bills are charged even if the check is refused or the call is rejected. All other hits are
+        /// charged as with `Admitted`. A bill is a `hits_addend` above 0 that a descriptor sets itself:
+        /// hits that the caller has already used. Bills are charged against [`Limit::bill_limit`].
+        Billed => "billed",
+        /// Hits are charged even if the check is refused or the call is rejected, because they have
+        /// already been used.
+        Always => "always",
+    }
 }
 
 impl Charge {
-    /// Returns the keyword used in policy files and settings.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Charge::Admitted => "admitted",
-            Charge::Billed => "billed",
-            Charge::Always => "always",
-        }
-    }
-
     /// Returns whether a counter can hold more hits than the limit under this charge mode.
     pub const fn keeps_debt(self) -> bool {
         match self {
@@ -407,20 +390,22 @@ impl Charge {
     }
 }
 
-/// Action taken on a rule's checks if the store does not respond in time (`on_store_failure` in
-/// the policy).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnStoreFailure {
-    /// The local store enforces this replica's share of the limit.
-    #[default]
-    Local,
-    /// The check passes, and its hits are not counted.
-    Allow,
-    /// The check is refused, with a `retry_after` of one second.
-    Deny,
-    /// The whole call fails with UNAVAILABLE, so that the caller's failure mode applies, such as
-    /// Envoy's `failure_mode_deny`.
-    Error,
+named_enum! {
+    /// Action taken on a rule's checks if the store does not respond in time (`on_store_failure` in
+    /// the policy).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum OnStoreFailure {
+        /// The local store enforces this replica's share of the limit.
+        #[default]
+        Local => "local",
+        /// The check passes, and its hits are not counted.
+        Allow => "allow",
+        /// The check is refused, with a `retry_after` of one second.
+        Deny => "deny",
+        /// The whole call fails with UNAVAILABLE, so that the caller's failure mode applies, such as
+        /// Envoy's `failure_mode_deny`.
+        Error => "error",
+    }
 }
 
 #[cfg(test)]

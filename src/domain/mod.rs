@@ -15,6 +15,7 @@ mod held_memory;
 mod histogram;
 mod limit;
 mod log_limiter;
+mod named_enum;
 mod outcome;
 mod permissions;
 mod repeated_counters;
@@ -42,6 +43,7 @@ pub use limit::{
     Refill, SlidingLog, SlidingWindow, Unit, Window,
 };
 pub use log_limiter::{LogLimiter, SuppressedLines};
+pub(crate) use named_enum::named_enum;
 pub use outcome::{
     Answer, Answers, ChargeRecord, ExecutionStatus, LateFate, LateReply, Outcome, Receipt, Source,
     Verdict,

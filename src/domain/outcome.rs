@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use super::named_enum::named_enum;
 use super::{Algorithm, Check, CounterKey, Hits, Limit, Micros};
 
 /// Verdict of a limit on one check.
@@ -194,36 +195,24 @@ impl Answer {
     }
 }
 
-/// Component that decided a call: a store, the refusal cache, or the policy alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The memory store, if it is the configured store.
-    Memory,
-    /// The Redis store.
-    Redis,
-    /// The local store, used as a fallback because Redis did not respond in time.
-    Local,
-    /// The local store, used without waiting for Redis because the queues to Redis were full or no
-    /// reply was expected before the deadline.
-    Shed,
-    /// The refusal cache, or this replica's record of its own charges. The record is used while the
-    /// store may lack charges. In both cases, the store was available but was not called.
-    Cached,
-    /// The policy alone: no limit applied, so the store was not called.
-    Policy,
-}
-
-impl Source {
-    /// Returns the name of the source, as used in metadata, metrics and logs.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Source::Memory => "memory",
-            Source::Redis => "redis",
-            Source::Local => "local",
-            Source::Shed => "shed",
-            Source::Cached => "cached",
-            Source::Policy => "policy",
-        }
+named_enum! {
+    /// Component that decided a call: a store, the refusal cache, or the policy alone.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Source {
+        /// The memory store, if it is the configured store.
+        Memory => "memory",
+        /// The Redis store.
+        Redis => "redis",
+        /// The local store, used as a fallback because Redis did not respond in time.
+        Local => "local",
+        /// The local store, used without waiting for Redis because the queues to Redis were full or no
+        /// reply was expected before the deadline.
+        Shed => "shed",
+        /// The refusal cache, or this replica's record of its own charges. The record is used while the
+        /// store may lack charges. In both cases, the store was available but was not called.
+        Cached => "cached",
+        /// The policy alone: no limit applied, so the store was not called.
+        Policy => "policy",
     }
 }
 

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::excerpt::Excerpt;
-use crate::domain::escaped;
+use crate::domain::{escaped, named_enum};
 
 /// Error, warning or note about a policy file, with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,94 +149,67 @@ impl fmt::Display for Diagnostics {
 
 impl std::error::Error for Diagnostics {}
 
-/// Kind of an error, a warning, or a note. Kinds from `StarInKey` to `NoRules` are warnings: the
-/// policy is valid, but a part of it contradicts another or has no effect. Kinds from
-/// `NoLimitWhenAbsent` on are notes: advice about configuration that works as written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum DiagnosticKind {
-    /// There is no policy file, or a file is empty.
-    Empty,
-    /// The file is not UTF-8, or contains a character that YAML forbids.
-    Encoding,
-    /// A file, all files together, a value, or a list is too large, the nesting is too deep,
-    /// aliases expand too far, a request could need too many checks, or there are too many errors.
-    TooLarge,
-    /// The file is not valid YAML.
-    Syntax,
-    /// The file contains a second YAML document.
-    SecondDocument,
-    /// The file is input for another program, such as a Kubernetes manifest.
-    ForeignFile,
-    /// A map contains the same key twice.
-    DuplicateKey,
-    /// The key does not exist in the policy language.
-    UnknownKey,
-    /// The key exists, but not at this level.
-    MisplacedKey,
-    /// The value has the wrong type for its key.
-    WrongType,
-    /// The value has the right type but is invalid for its key.
-    BadValue,
-    /// The number is outside the range that its key allows.
-    OutOfRange,
-    /// A required key is absent.
-    Missing,
-    /// Two mutually exclusive keys are set.
-    Conflict,
-    /// A descriptor or domain occurs twice.
-    Duplicate,
+named_enum! {
+    /// Kind of an error, a warning, or a note. Kinds from `StarInKey` to `NoRules` are warnings: the
+    /// policy is valid, but a part of it contradicts another or has no effect. Kinds from
+    /// `NoLimitWhenAbsent` on are notes: advice about configuration that works as written.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum DiagnosticKind {
+        /// There is no policy file, or a file is empty.
+        Empty => "empty",
+        /// The file is not UTF-8, or contains a character that YAML forbids.
+        Encoding => "encoding",
+        /// A file, all files together, a value, or a list is too large, the nesting is too deep,
+        /// aliases expand too far, a request could need too many checks, or there are too many errors.
+        TooLarge => "too-large",
+        /// The file is not valid YAML.
+        Syntax => "syntax",
+        /// The file contains a second YAML document.
+        SecondDocument => "second-document",
+        /// The file is input for another program, such as a Kubernetes manifest.
+        ForeignFile => "foreign-file",
+        /// A map contains the same key twice.
+        DuplicateKey => "duplicate-key",
+        /// The key does not exist in the policy language.
+        UnknownKey => "unknown-key",
+        /// The key exists, but not at this level.
+        MisplacedKey => "misplaced-key",
+        /// The value has the wrong type for its key.
+        WrongType => "wrong-type",
+        /// The value has the right type but is invalid for its key.
+        BadValue => "bad-value",
+        /// The number is outside the range that its key allows.
+        OutOfRange => "out-of-range",
+        /// A required key is absent.
+        Missing => "missing",
+        /// Two mutually exclusive keys are set.
+        Conflict => "conflict",
+        /// A descriptor or domain occurs twice.
+        Duplicate => "duplicate",
 
-    /// Warning: the key contains `*`, which is a wildcard only in values.
-    StarInKey,
-    /// Warning: `replaces` names a limit that does not exist.
-    UnknownReplaces,
-    /// Warning: `hash_tag` names an entry that no counter key contains, so it has no effect.
-    UnknownHashTag,
-    /// Warning: `requests_per_unit` is absent, so the limit is 0 and rejects every request.
-    DeniesAll,
-    /// Warning: the descriptor has no effect. It has neither a limit nor children, and does not
-    /// exempt its values from a sibling's limit.
-    NoLimit,
-    /// Warning: the domain has no rules.
-    NoRules,
+        /// Warning: the key contains `*`, which is a wildcard only in values.
+        StarInKey => "star-in-key",
+        /// Warning: `replaces` names a limit that does not exist.
+        UnknownReplaces => "unknown-replaces",
+        /// Warning: `hash_tag` names an entry that no counter key contains, so it has no effect.
+        UnknownHashTag => "unknown-hash-tag",
+        /// Warning: `requests_per_unit` is absent, so the limit is 0 and rejects every request.
+        DeniesAll => "denies-all",
+        /// Warning: the descriptor has no effect. It has neither a limit nor children, and does not
+        /// exempt its values from a sibling's limit.
+        NoLimit => "no-limit",
+        /// Warning: the domain has no rules.
+        NoRules => "no-rules",
 
-    /// Note: Envoy omits the descriptor if a request lacks one of the descriptor's entries, so that
-    /// the request is not limited.
-    NoLimitWhenAbsent,
-    /// Note: `:path` includes the query string, so every query gets its own counter.
-    PathAsKey,
+        /// Note: Envoy omits the descriptor if a request lacks one of the descriptor's entries, so that
+        /// the request is not limited.
+        NoLimitWhenAbsent => "no-limit-when-absent",
+        /// Note: `:path` includes the query string, so every query gets its own counter.
+        PathAsKey => "path-as-key",
+    }
 }
 
 impl DiagnosticKind {
-    /// Returns the name of the kind in the machine-readable output of `tidegate check`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            DiagnosticKind::Empty => "empty",
-            DiagnosticKind::Encoding => "encoding",
-            DiagnosticKind::TooLarge => "too-large",
-            DiagnosticKind::Syntax => "syntax",
-            DiagnosticKind::SecondDocument => "second-document",
-            DiagnosticKind::ForeignFile => "foreign-file",
-            DiagnosticKind::DuplicateKey => "duplicate-key",
-            DiagnosticKind::UnknownKey => "unknown-key",
-            DiagnosticKind::MisplacedKey => "misplaced-key",
-            DiagnosticKind::WrongType => "wrong-type",
-            DiagnosticKind::BadValue => "bad-value",
-            DiagnosticKind::OutOfRange => "out-of-range",
-            DiagnosticKind::Missing => "missing",
-            DiagnosticKind::Conflict => "conflict",
-            DiagnosticKind::Duplicate => "duplicate",
-            DiagnosticKind::StarInKey => "star-in-key",
-            DiagnosticKind::UnknownReplaces => "unknown-replaces",
-            DiagnosticKind::UnknownHashTag => "unknown-hash-tag",
-            DiagnosticKind::DeniesAll => "denies-all",
-            DiagnosticKind::NoLimit => "no-limit",
-            DiagnosticKind::NoRules => "no-rules",
-            DiagnosticKind::NoLimitWhenAbsent => "no-limit-when-absent",
-            DiagnosticKind::PathAsKey => "path-as-key",
-        }
-    }
-
     /// Returns whether the kind is a warning. A policy with warnings is still valid.
     pub fn is_warning(self) -> bool {
         (DiagnosticKind::StarInKey..DiagnosticKind::NoLimitWhenAbsent).contains(&self)
@@ -279,10 +252,10 @@ impl Span {
     }
 }
 
-/// Converts an offset or position to 32 bits, saturating. A policy file has at most 16 MiB, so
-/// its offsets and positions never reach the maximum.
-pub(crate) fn to_u32(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
+/// Converts a number to 32 bits, saturating. A policy has at most 64 MiB, so its offsets, positions,
+/// and numbers of nodes never reach the maximum.
+pub(crate) fn to_u32(number: impl TryInto<u32>) -> u32 {
+    number.try_into().unwrap_or(u32::MAX)
 }
 
 /// One step in the path to a value in a document: a map key or a list position.

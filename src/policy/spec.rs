@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::domain::{Accounting, Charge, Limit, Micros};
+use crate::domain::{Accounting, Charge, Limit, Micros, named_enum};
 
 /// Maximum length of a window: ten years of 365 days. No real limit has a longer window. In
 /// microseconds, this maximum fits into 49 bits.
@@ -173,17 +173,19 @@ pub struct TiersSpec {
 /// hybrid limit stores one integer per class, so this maximum bounds the size of the state.
 pub const CLASSES_MAX: usize = 16;
 
-/// Method by which consumer classes divide a bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TierMethod {
-    /// One bucket for all classes. A class may use the bucket only while at least the class's floor
-    /// is left in it.
-    Shared,
-    /// A separate bucket for each class.
-    Separate,
-    /// A guaranteed share for each class, and a common pool. A class may use the pool only while at
-    /// least the class's floor is left in it.
-    Hybrid,
+named_enum! {
+    /// Method by which consumer classes divide a bucket.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum TierMethod {
+        /// One bucket for all classes. A class may use the bucket only while at least the class's floor
+        /// is left in it.
+        Shared => "shared",
+        /// A separate bucket for each class.
+        Separate => "separate",
+        /// A guaranteed share for each class, and a common pool. A class may use the pool only while at
+        /// least the class's floor is left in it.
+        Hybrid => "hybrid",
+    }
 }
 
 /// Compiled consumer class.
@@ -236,15 +238,17 @@ pub enum HttpSource {
     Request(RequestPart),
 }
 
-/// Part of an HTTP request that can be an entry's value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequestPart {
-    /// Method of the request.
-    Method,
-    /// Path of the request, without the query.
-    Path,
-    /// Host of the request.
-    Host,
-    /// Address of the client.
-    RemoteAddress,
+named_enum! {
+    /// Part of an HTTP request that can be an entry's value.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum RequestPart {
+        /// Address of the client.
+        RemoteAddress => "remote_address",
+        /// Method of the request.
+        Method => "method",
+        /// Path of the request, without the query.
+        Path => "path",
+        /// Host of the request.
+        Host => "host",
+    }
 }

@@ -1,121 +1,77 @@
 //! Words of the policy language: the values of each key that accepts one of several words. The
 //! keyword table, the reader, and the listings take them from here.
 
-use crate::domain::{Accounting, Charge, OnStoreFailure, Unit};
+use crate::domain::{Accounting, Charge, OnStoreFailure, Unit, named_enum};
 use crate::policy::spec::{RequestPart, TierMethod};
 
 /// Type of a key that accepts one of several words.
 pub(crate) trait Word: Copy + 'static {
-    /// All words and their values.
-    const TABLE: &'static [(&'static str, Self)];
-    /// All words, in the order of [`Word::TABLE`].
+    /// All values.
+    const VALUES: &'static [Self];
+    /// All words, in the order of [`Word::VALUES`].
     const WORDS: &'static [&'static str];
-
-    /// Returns the word of this value.
-    fn word(self) -> &'static str;
 
     /// Returns the value of a word, or `None` if there is no such word.
     fn from_word(text: &str, any_case: bool) -> Option<Self> {
-        let is_same = |word: &str| match any_case {
+        let is_same = |word: &&str| match any_case {
             true => word.eq_ignore_ascii_case(text),
-            false => word == text,
+            false => *word == text,
         };
-        Self::TABLE.iter().find(|(word, _)| is_same(word)).map(|(_, value)| *value)
+        let at = Self::WORDS.iter().position(is_same)?;
+        Self::VALUES.get(at).copied()
     }
 }
 
-/// Implements [`Word`]. A value without a word does not compile.
+/// Implements [`Word`].
 macro_rules! words {
-    ($($type:ident { $($word:expr => $value:ident,)* })*) => {$(
+    ($($type:ident),*) => {$(
         impl Word for $type {
-            const TABLE: &'static [(&'static str, $type)] = &[$(($word, $type::$value)),*];
-            const WORDS: &'static [&'static str] = &[$($word),*];
-
-            fn word(self) -> &'static str {
-                match self {
-                    $($type::$value => $word,)*
-                }
-            }
+            const VALUES: &'static [$type] = &$type::ALL;
+            const WORDS: &'static [&'static str] = &$type::NAMES;
         }
     )*};
 }
 
-/// Algorithm of a limit, as named by the key `algorithm`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum AlgorithmName {
-    #[default]
-    FixedWindow,
-    SlidingWindow,
-    SlidingLog,
-    TokenBucket,
-    LeakyBucket,
-    Concurrency,
+words!(
+    Accounting,
+    AlgorithmName,
+    Align,
+    Charge,
+    OnStoreFailure,
+    Prepay,
+    RequestPart,
+    TierMethod,
+    Unit
+);
+
+named_enum! {
+    /// Algorithm of a limit, as named by the key `algorithm`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) enum AlgorithmName {
+        #[default]
+        FixedWindow => "fixed_window",
+        SlidingWindow => "sliding_window",
+        SlidingLog => "sliding_log",
+        TokenBucket => "token_bucket",
+        LeakyBucket => "leaky_bucket",
+        Concurrency => "concurrency",
+    }
 }
 
-/// Whether hits are taken from the store in advance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Prepay {
-    Off,
-    Auto,
+named_enum! {
+    /// Whether hits are taken from the store in advance.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Prepay {
+        Off => "off",
+        Auto => "auto",
+    }
 }
 
-/// What windows are aligned to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Align {
-    Epoch,
-    Calendar,
-}
-
-words! {
-    Unit {
-        Unit::Second.as_str() => Second,
-        Unit::Minute.as_str() => Minute,
-        Unit::Hour.as_str() => Hour,
-        Unit::Day.as_str() => Day,
-        Unit::Week.as_str() => Week,
-        Unit::Month.as_str() => Month,
-        Unit::Year.as_str() => Year,
-    }
-    AlgorithmName {
-        "fixed_window" => FixedWindow,
-        "sliding_window" => SlidingWindow,
-        "sliding_log" => SlidingLog,
-        "token_bucket" => TokenBucket,
-        "leaky_bucket" => LeakyBucket,
-        "concurrency" => Concurrency,
-    }
-    Charge {
-        Charge::Admitted.as_str() => Admitted,
-        Charge::Billed.as_str() => Billed,
-        Charge::Always.as_str() => Always,
-    }
-    OnStoreFailure {
-        "local" => Local,
-        "allow" => Allow,
-        "deny" => Deny,
-        "error" => Error,
-    }
-    Accounting {
-        "all_or_nothing" => AllOrNothing,
-        "independent" => Independent,
-    }
-    Prepay {
-        "off" => Off,
-        "auto" => Auto,
-    }
-    Align {
-        "epoch" => Epoch,
-        "calendar" => Calendar,
-    }
-    TierMethod {
-        "shared" => Shared,
-        "separate" => Separate,
-        "hybrid" => Hybrid,
-    }
-    RequestPart {
-        "remote_address" => RemoteAddress,
-        "method" => Method,
-        "path" => Path,
-        "host" => Host,
+named_enum! {
+    /// What windows are aligned to.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Align {
+        Epoch => "epoch",
+        Calendar => "calendar",
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::limit_context::limit_id;
 use super::limit_numbers::{BoundsError, RawLimit, compile_bucket, hybrid_burst_max};
 use crate::domain::{Algorithm, Bucket, Charge, Hits, Hybrid, Limit, Micros, Rate};
+use crate::policy::diagnostic::to_u32;
 use crate::policy::spec::TierMethod;
-use crate::policy::words::Word as _;
 
 /// Denominator of the shares and floors of consumer classes, which are given as percentages.
 pub(crate) const HUNDRED_PERCENT: u64 = 100;
@@ -39,7 +39,7 @@ pub(crate) fn compile_class_limits(
     divided: &DividedBucket<'_>,
     identity: &mut Vec<Vec<u8>>,
 ) -> Result<Vec<Limit>, BoundsError> {
-    identity.push(method.word().into());
+    identity.push(method.as_str().into());
     let shares: Arc<[u32]> = classes.iter().map(|class| class.share.unwrap_or(0)).collect();
     let mut limits = Vec::new();
     for (at, class) in classes.iter().enumerate() {
@@ -81,7 +81,7 @@ impl DividedBucket<'_> {
     fn compile_separate(&self, class: &RawClass) -> Result<(Algorithm, Rate), BoundsError> {
         let (window, charge) = (self.raw_limit.rate.window(), self.raw_limit.charge);
         if let (Some(burst), Some(requests)) = (class.burst, class.requests) {
-            let rate = Rate { requests_per_unit: saturate_u32(requests), ..self.raw_limit.rate };
+            let rate = Rate { requests_per_unit: to_u32(requests), ..self.raw_limit.rate };
             let bucket = compile_bucket(requests, window, Some(burst), charge)?;
             return Ok((Algorithm::Bucket(bucket), rate));
         }
@@ -125,12 +125,8 @@ impl DividedBucket<'_> {
     /// down but at least 1.
     fn displayed_rate(&self, share: u64) -> Rate {
         let requests = u64::from(self.raw_limit.rate.requests_per_unit) * share / HUNDRED_PERCENT;
-        Rate { requests_per_unit: saturate_u32(requests.max(1)), ..self.raw_limit.rate }
+        Rate { requests_per_unit: to_u32(requests.max(1)), ..self.raw_limit.rate }
     }
-}
-
-fn saturate_u32(number: u64) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 /// Returns the greatest common divisor; 1 if both numbers are 0.

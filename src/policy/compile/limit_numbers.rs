@@ -10,7 +10,7 @@ use crate::domain::{
 use crate::policy::diagnostic::DiagnosticKind;
 use crate::policy::spec::WINDOW_MAX;
 use crate::policy::syntax::keywords::{self, Key};
-use crate::policy::words::{AlgorithmName, Word as _};
+use crate::policy::words::AlgorithmName;
 
 /// Exclusive upper bound of `burst * emission` for a bucket stored as an arrival time, where
 /// `emission` is the time in which one hit refills, in microseconds. Below this bound, the product
@@ -125,7 +125,7 @@ impl RawLimit {
             let message = format!(
                 "the window is longer than ten years; with `unit: {}` the largest \
                  `unit_multiplier` is {multiplier_max}",
-                unit.word()
+                unit.as_str()
             );
             return Err(BoundsError::out_of_range(keywords::UNIT_MULTIPLIER, message));
         }
@@ -142,7 +142,7 @@ impl RawLimit {
             }
             let message = format!(
                 "`requests_per_unit` is beyond what `{}` can count; here the largest is {hits_max}",
-                self.algorithm.word()
+                self.algorithm.as_str()
             );
             Err(BoundsError::out_of_range(keywords::REQUESTS_PER_UNIT, message))
         };
@@ -166,7 +166,7 @@ impl RawLimit {
                     let message = format!(
                         "a slot is taken or it is not, so `charge: {}` has no meaning for \
                          concurrency; remove it",
-                        self.charge.word()
+                        self.charge.as_str()
                     );
                     return Err(BoundsError::conflict(keywords::CHARGE, message));
                 }

@@ -9,7 +9,7 @@ use super::limit_context::{LimitContext, limit_id, report_bounds_error};
 use super::limit_numbers::{DEFAULT_LEASE_SECS, RawLimit};
 use super::tiers;
 use crate::domain::{Calendar, Charge, Micros, Rate, Unit};
-use crate::policy::diagnostic::{DiagnosticKind, PathStep, Target, quoted};
+use crate::policy::diagnostic::{DiagnosticKind, PathStep, Target, quoted, to_u32};
 use crate::policy::spec::{LimitSpec, TierMethod};
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
@@ -55,11 +55,7 @@ pub(crate) fn read<'d>(
         Ok(true) if context.in_list => {
             let message = "an entry of `rate_limits` counts; `unlimited` stands in `rate_limit`, \
                            alone";
-            Err(reader.report_key(
-                &keywords::UNLIMITED,
-                DiagnosticKind::Conflict,
-                message.to_owned(),
-            ))
+            Err(reader.report_key(&keywords::UNLIMITED, DiagnosticKind::Conflict, message))
         }
         Ok(true) => check_unlimited_conflicts(reader, fields).map(|()| None),
         Ok(false) => read_limit(reader, fields, context, &limit_name).map(Some),
@@ -143,7 +139,7 @@ fn read_limit<'d>(
         context.defaults.domain.into(),
         name.into(),
         window.into(),
-        raw.algorithm.word().into(),
+        raw.algorithm.as_str().into(),
         raw.calendar.iter().flat_map(|c| c.time_zone().bytes()).collect(),
         per.iter().flatten().flat_map(|at| at.to_be_bytes()).collect(),
     ];
@@ -212,12 +208,11 @@ fn read_raw_limit<'d>(
     let charge = reader.read_word(fields, &keywords::CHARGE);
     let failure = reader.read_word(fields, &keywords::RULE_FAILURE);
     let calendar = read_calendar(reader, fields, algorithm, unit, multiplier);
-    let saturate_u32 = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     Ok(RawLimit {
         rate: Rate {
             unit: unit?,
-            requests_per_unit: saturate_u32(requests?.unwrap_or(0)),
-            unit_multiplier: saturate_u32(multiplier?.unwrap_or(1)),
+            requests_per_unit: to_u32(requests?.unwrap_or(0)),
+            unit_multiplier: to_u32(multiplier?.unwrap_or(1)),
         },
         algorithm: algorithm?,
         burst: burst?,
@@ -250,7 +245,7 @@ fn read_prepay<'d>(
             format!(
                 "hits of `{}` cannot be taken in advance; remove `prepay`, or use fixed_window, \
                  sliding_window, or token_bucket",
-                raw.algorithm.word()
+                raw.algorithm.as_str()
             )
         }
         AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow | AlgorithmName::TokenBucket => {
@@ -337,11 +332,7 @@ fn read_per<'d>(
     if !context.in_list {
         let message = "`per` belongs to an entry of `rate_limits`; a single `rate_limit` counts by \
                        its whole path";
-        return Err(reader.report_key(
-            &keywords::PER,
-            DiagnosticKind::Conflict,
-            message.to_owned(),
-        ));
+        return Err(reader.report_key(&keywords::PER, DiagnosticKind::Conflict, message));
     }
     let (mut positions, mut reported) = (Vec::new(), None);
     for (at, name) in names.iter().enumerate() {

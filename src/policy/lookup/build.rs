@@ -16,6 +16,7 @@ use super::tree::{
     Rule, TreeNode, configured_path, hash_with,
 };
 use crate::domain::{Limit, RuleId};
+use crate::policy::diagnostic::to_u32;
 use crate::policy::spec::{DomainSpec, LimitSpec, NodeSpec, RuleSpec, TierMethod, ValueSpec};
 
 impl Policy {
@@ -72,7 +73,7 @@ impl TreeBuilder {
     fn collect_replaced(&mut self, nodes: &[NodeSpec]) {
         for node in nodes {
             for name in node.rule.iter().flat_map(|rule| &rule.replaces) {
-                let next = NameId(arena_index(self.replaced_names.len()));
+                let next = NameId(to_u32(self.replaced_names.len()));
                 self.replaced_names.entry(name.clone()).or_insert(next);
             }
             self.collect_replaced(&node.children);
@@ -93,7 +94,7 @@ impl TreeBuilder {
             is_leaf: spec.nodes.is_empty(),
         });
         let hash = self.tree.hash_of(0, spec.name.as_bytes());
-        let at = arena_index(self.tree.domains.len());
+        let at = to_u32(self.tree.domains.len());
         self.tree.domains.push(Domain {
             name: spec.name.clone(),
             accounting: spec.accounting,
@@ -156,7 +157,7 @@ impl TreeBuilder {
 
     fn add_node(&mut self, node: TreeNode) -> NodeId {
         self.tree.nodes.push(node);
-        NodeId(arena_index(self.tree.nodes.len() - 1))
+        NodeId(to_u32(self.tree.nodes.len() - 1))
     }
 
     fn find_or_add_group(&mut self, parent: NodeId, key: &str) -> u32 {
@@ -164,7 +165,7 @@ impl TreeBuilder {
             return group;
         }
         let tree = &mut self.tree;
-        let at = arena_index(tree.groups.len());
+        let at = to_u32(tree.groups.len());
         tree.groups.push(KeyGroup {
             parent,
             key: key.into(),
@@ -198,7 +199,7 @@ impl TreeBuilder {
     }
 
     fn add_rule(&mut self, domain: &DomainSpec, node: NodeId, spec: &RuleSpec) {
-        let id = RuleId(self.first_rule_id.wrapping_add(arena_index(self.rules.len())));
+        let id = RuleId(self.first_rule_id.wrapping_add(to_u32(self.rules.len())));
         self.tree.nodes[node.0 as usize].rule = Some(id);
         let path = self.tree.path_to(node);
         let key_templates: Vec<_> =
@@ -303,10 +304,4 @@ fn shared_pattern(node: &TreeNode) -> Option<Arc<str>> {
         ValueSpec::Pattern(text) if node.share_threshold => Some(text.clone()),
         ValueSpec::Pattern(_) | ValueSpec::Exact(_) | ValueSpec::Any => None,
     }
-}
-
-/// Converts a length to an arena index, saturating at `u32::MAX`. All policy files together
-/// have at most 64 MiB, which is too little text for 2^32 nodes.
-fn arena_index(len: usize) -> u32 {
-    u32::try_from(len).unwrap_or(u32::MAX)
 }

@@ -10,10 +10,10 @@
 
 use std::fmt::Write as _;
 
-use crate::domain::{Algorithm, Charge, Entry, Limit, Window};
+use crate::domain::{Algorithm, Bucket, Charge, Entry, FixedWindow, Hybrid, Limit, Window};
 use crate::policy::lookup::tree::{Policy, Rule, push_value};
 use crate::policy::spec::{LimitSpec, ValueSpec};
-use crate::policy::words::Word as _;
+use crate::policy::words::AlgorithmName;
 
 impl Policy {
     /// Formats the path of a rule with values from the request. The request's value replaces a
@@ -87,7 +87,7 @@ pub(crate) fn format_limit(rule: &Rule, spec: &LimitSpec, with_name: bool) -> St
     push_algorithm(&mut text, limit);
     if let Some(tiers) = &spec.tiers {
         let names: Vec<&str> = tiers.classes.iter().map(|class| &*class.name).collect();
-        let _ = write!(text, ", tiers: {} {}", tiers.method.word(), names.join(" "));
+        let _ = write!(text, ", tiers: {} {}", tiers.method.as_str(), names.join(" "));
     }
     if spec.cost != 1 {
         let _ = write!(text, ", cost: {}", spec.cost);
@@ -104,27 +104,44 @@ pub(crate) fn format_limit(rule: &Rule, spec: &LimitSpec, with_name: bool) -> St
 /// Appends the algorithm and its parameters. Appends nothing for `fixed_window` without calendar
 /// windows.
 fn push_algorithm(text: &mut String, limit: &Limit) {
+    if let Some(zone) = time_zone_name(&limit.algorithm) {
+        let _ = write!(text, ", align: calendar, time_zone: {zone}");
+    } else if !matches!(limit.algorithm, Algorithm::FixedWindow(_)) {
+        let _ = write!(text, ", algorithm: {}", algorithm_name(&limit.algorithm));
+    }
     // Writing into a string cannot fail.
     let _ = match &limit.algorithm {
-        Algorithm::FixedWindow(fixed) => match &fixed.window {
-            Window::Epoch { .. } => Ok(()),
-            Window::Calendar(calendar) => {
-                write!(text, ", align: calendar, time_zone: {}", calendar.time_zone())
-            }
-        },
-        Algorithm::SlidingWindow(_) => write!(text, ", algorithm: sliding_window"),
-        Algorithm::SlidingLog(_) => write!(text, ", algorithm: sliding_log"),
-        Algorithm::Bucket(bucket) => {
-            let word = if bucket.leaky { "leaky_bucket" } else { "token_bucket" };
-            write!(text, ", algorithm: {word}, burst: {}", bucket.burst)
+        Algorithm::Bucket(Bucket { burst, .. }) | Algorithm::Hybrid(Hybrid { burst, .. }) => {
+            write!(text, ", burst: {burst}")
         }
-        Algorithm::Hybrid(hybrid) => {
-            write!(text, ", algorithm: token_bucket, burst: {}", hybrid.burst)
-        }
-        Algorithm::Concurrency(slots) => {
-            write!(text, ", algorithm: concurrency, lease: {} s", slots.lease.ceil_secs())
+        Algorithm::Concurrency(slots) => write!(text, ", lease: {} s", slots.lease.ceil_secs()),
+        Algorithm::FixedWindow(_) | Algorithm::SlidingWindow(_) | Algorithm::SlidingLog(_) => {
+            Ok(())
         }
     };
+}
+
+/// Returns the algorithm, as spelled in policy files.
+pub(crate) fn algorithm_name(algorithm: &Algorithm) -> &'static str {
+    let name = match algorithm {
+        Algorithm::FixedWindow(_) => AlgorithmName::FixedWindow,
+        Algorithm::SlidingWindow(_) => AlgorithmName::SlidingWindow,
+        Algorithm::SlidingLog(_) => AlgorithmName::SlidingLog,
+        Algorithm::Bucket(bucket) if bucket.leaky => AlgorithmName::LeakyBucket,
+        Algorithm::Bucket(_) | Algorithm::Hybrid(_) => AlgorithmName::TokenBucket,
+        Algorithm::Concurrency(_) => AlgorithmName::Concurrency,
+    };
+    name.as_str()
+}
+
+/// Returns the time zone of calendar windows; `None` for other limits.
+pub(crate) fn time_zone_name(algorithm: &Algorithm) -> Option<&str> {
+    match algorithm {
+        Algorithm::FixedWindow(FixedWindow { window: Window::Calendar(calendar), .. }) => {
+            Some(calendar.time_zone())
+        }
+        _ => None,
+    }
 }
 
 /// Formats the rate of a limit as envoyproxy/ratelimit prints it.

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::domain::{Algorithm, Limit, Window};
+use super::listing::{algorithm_name, time_zone_name};
+use crate::domain::{Algorithm, Limit};
 use crate::policy::lookup::tree::{KeyTemplate, Policy, Rule};
 use crate::policy::spec::{LimitSpec, TiersSpec};
-use crate::policy::words::{Prepay, Word as _};
+use crate::policy::words::Prepay;
 
 /// Rule in the JSON view of the policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -139,8 +140,8 @@ impl Policy {
             },
             cost: spec.cost,
             charge: limit.charge.as_str(),
-            prepay: if limit.prepay { Prepay::Auto } else { Prepay::Off }.word(),
-            on_store_failure: limit.on_store_failure.word(),
+            prepay: if limit.prepay { Prepay::Auto } else { Prepay::Off }.as_str(),
+            on_store_failure: limit.on_store_failure.as_str(),
             counter_of: keys.collect(),
             tiers: spec.tiers.as_deref().map(tiers_view),
         }
@@ -150,31 +151,10 @@ impl Policy {
 fn tiers_view(spec: &TiersSpec) -> TiersView<'_> {
     let classes = spec.classes.iter();
     TiersView {
-        method: spec.method.word(),
+        method: spec.method.as_str(),
         default: spec.default.and_then(|at| spec.classes.get(at)).map(|class| &*class.name),
         classes: classes
             .map(|class| ClassView { name: &class.name, capacity: class.limit.capacity().0 })
             .collect(),
-    }
-}
-
-fn algorithm_name(algorithm: &Algorithm) -> &'static str {
-    match algorithm {
-        Algorithm::FixedWindow(_) => "fixed_window",
-        Algorithm::SlidingWindow(_) => "sliding_window",
-        Algorithm::SlidingLog(_) => "sliding_log",
-        Algorithm::Bucket(bucket) if bucket.leaky => "leaky_bucket",
-        Algorithm::Bucket(_) | Algorithm::Hybrid(_) => "token_bucket",
-        Algorithm::Concurrency(_) => "concurrency",
-    }
-}
-
-fn time_zone_name(algorithm: &Algorithm) -> Option<&str> {
-    match algorithm {
-        Algorithm::FixedWindow(fixed) => match &fixed.window {
-            Window::Calendar(calendar) => Some(calendar.time_zone()),
-            Window::Epoch { .. } => None,
-        },
-        _ => None,
     }
 }

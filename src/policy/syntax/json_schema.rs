@@ -15,8 +15,10 @@ use super::yaml::scalar::{FALSE_WORDS, TRUE_WORDS};
 /// assert_eq!(schema["$ref"], "#/$defs/file");
 /// ```
 pub fn schema() -> Value {
-    let levels: Map<String, Value> =
-        Level::ALL.into_iter().map(|level| (level.id().to_owned(), map_schema(level))).collect();
+    let levels: Map<String, Value> = Level::ALL
+        .into_iter()
+        .map(|level| (level.as_str().to_owned(), map_schema(level)))
+        .collect();
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Tidegate policy",
@@ -76,15 +78,15 @@ fn value_schema(value_type: ValueType) -> Value {
             json!({"type": ["array", "null"], "items": {"type": ["string", "integer", "boolean"]}})
         }
         ValueType::List(level) => {
-            json!({"type": ["array", "null"], "items": {"$ref": format!("#/$defs/{}", level.id())}})
+            json!({"type": ["array", "null"], "items": {"$ref": format!("#/$defs/{}", level.as_str())}})
         }
         ValueType::Map(level) => {
-            json!({"anyOf": [{"$ref": format!("#/$defs/{}", level.id())}, {"type": "null"}]})
+            json!({"anyOf": [{"$ref": format!("#/$defs/{}", level.as_str())}, {"type": "null"}]})
         }
         ValueType::AnyMap => json!({"type": ["object", "null"]}),
         ValueType::MapOf(level) => json!({
             "type": ["object", "null"],
-            "additionalProperties": {"$ref": format!("#/$defs/{}", level.id())},
+            "additionalProperties": {"$ref": format!("#/$defs/{}", level.as_str())},
         }),
         ValueType::Percent => json!({"anyOf": [
             {"type": "string", "pattern": "^0*(100|[0-9]{1,2})%$"},

@@ -4,40 +4,29 @@
 //! The reader, the JSON Schema, and the tables of `docs/POLICY.md` are derived from these rows. To
 //! add a key, add a row here and implement the key in `compile`.
 
-use crate::domain::{Accounting, Charge, Micros, OnStoreFailure, Unit};
+use crate::domain::{Accounting, Charge, Micros, OnStoreFailure, Unit, named_enum};
 use crate::policy::diagnostic::PathStep;
 use crate::policy::spec::{RequestPart, TierMethod, WINDOW_MAX};
 use crate::policy::words::{AlgorithmName, Align, Prepay, Word};
 
-/// Kind of map in a policy file. The kind determines which keys are allowed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Level {
-    File,
-    Descriptor,
-    RateLimit,
-    Replaces,
-    Tiers,
-    Class,
-    Body,
-    Http,
-    HttpDescriptor,
-    HttpEntry,
+named_enum! {
+    /// Kind of map in a policy file. The kind determines which keys are allowed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Level {
+        File => "file",
+        Descriptor => "descriptor",
+        RateLimit => "rate_limit",
+        Replaces => "replaces",
+        Tiers => "tiers",
+        Class => "class",
+        Body => "body",
+        Http => "http",
+        HttpDescriptor => "http_descriptor",
+        HttpEntry => "http_entry",
+    }
 }
 
 impl Level {
-    pub(crate) const ALL: [Level; 10] = [
-        Level::File,
-        Level::Descriptor,
-        Level::RateLimit,
-        Level::Replaces,
-        Level::Tiers,
-        Level::Class,
-        Level::Body,
-        Level::Http,
-        Level::HttpDescriptor,
-        Level::HttpEntry,
-    ];
-
     /// Returns the level's name in messages and documentation.
     pub(crate) const fn title(self) -> &'static str {
         match self {
@@ -51,22 +40,6 @@ impl Level {
             Level::Http => "`http`",
             Level::HttpDescriptor => "a descriptor of `http`",
             Level::HttpEntry => "an entry of `http`",
-        }
-    }
-
-    /// Returns the level's name in the JSON Schema.
-    pub(crate) const fn id(self) -> &'static str {
-        match self {
-            Level::File => "file",
-            Level::Descriptor => "descriptor",
-            Level::RateLimit => "rate_limit",
-            Level::Replaces => "replaces",
-            Level::Tiers => "tiers",
-            Level::Class => "class",
-            Level::Body => "body",
-            Level::Http => "http",
-            Level::HttpDescriptor => "http_descriptor",
-            Level::HttpEntry => "http_entry",
         }
     }
 

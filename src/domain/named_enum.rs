@@ -1,0 +1,34 @@
+//! Enums whose variants have names in policy files, metrics, or logs.
+//!
+//! Not here: reading such names from policy files (`policy`).
+
+/// Declares an enum with a name for each variant. The names, and the list of all variants, follow
+/// from the declaration, so that none can be missing.
+macro_rules! named_enum {
+    (
+        $(#[$attribute:meta])*
+        $visibility:vis enum $type:ident {
+            $($(#[$variant_attribute:meta])* $variant:ident => $name:literal,)*
+        }
+    ) => {
+        $(#[$attribute])*
+        $visibility enum $type {
+            $($(#[$variant_attribute])* $variant,)*
+        }
+
+        #[allow(dead_code, reason = "not every enum needs all of its lists")]
+        impl $type {
+            /// All variants, in the order of their discriminants.
+            $visibility const ALL: [$type; $type::NAMES.len()] = [$($type::$variant),*];
+            /// Names of all variants, in the order of `ALL`.
+            $visibility const NAMES: [&'static str; [$($name),*].len()] = [$($name),*];
+
+            /// Returns the name of the variant, as written in policy files, metrics, and logs.
+            $visibility const fn as_str(self) -> &'static str {
+                $type::NAMES[self as usize]
+            }
+        }
+    };
+}
+
+pub(crate) use named_enum;
