@@ -25,17 +25,17 @@ use std::sync::Arc;
 
 use self::descriptor::NodeIdentity;
 use self::limit_context::LimitDefaults;
-use crate::domain::{Accounting, Charge, OnStoreFailure};
 use crate::policy::diagnostic::{
     DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Diagnostics, Path, PathStep, Span, Target,
 };
 use crate::policy::read_budget::ReadBudget;
 use crate::policy::source::{Options, Source};
-use crate::policy::spec::{DomainSpec, HttpMapping, NodeSpec, RejectionBody};
+use crate::policy::spec::{DomainSpec, NodeSpec};
 use crate::policy::syntax::document::Document;
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{Fields, Reader};
 use crate::policy::syntax::resource::Resource;
+use crate::policy::words::Word;
 
 /// Result of compiling policy files.
 #[derive(Debug)]
@@ -185,24 +185,11 @@ struct MergedDomain {
     origins: Vec<(usize, usize)>,
 }
 
-/// Policy file whose domain-wide settings have been read, with the reader for its descriptors.
+/// Policy file whose domain has been read, with the reader for the rest of it.
 struct PolicyFile<'d> {
     reader: Reader<'d>,
     fields: Option<Fields<'d>>,
     domain: Option<String>,
-    settings: DomainSettings,
-}
-
-/// Domain-wide settings of one file. A setting is `None` if the file does not contain its key.
-#[derive(Clone, Default)]
-struct DomainSettings {
-    accounting: Option<Accounting>,
-    hash_tag: Option<Vec<String>>,
-    quota_group: Option<Vec<String>>,
-    on_store_failure: Option<OnStoreFailure>,
-    charge: Option<Charge>,
-    body: Option<Arc<RejectionBody>>,
-    http: Option<Arc<HttpMapping>>,
 }
 
 /// Compiles parsed files. Returns the domains and the warnings, or `errors` and all further errors.
@@ -212,23 +199,36 @@ fn compile_files(
     budget: &ReadBudget,
     mut errors: Vec<Diagnostic>,
 ) -> Result<(Vec<MergedDomain>, Vec<Diagnostic>), Vec<Diagnostic>> {
-    let mut files: Vec<PolicyFile<'_>> = documents.iter().map(read_domain_settings).collect();
+    let mut files: Vec<PolicyFile<'_>> = documents.iter().map(read_domain).collect();
     let mut domains = Vec::new();
     for group in group_by_domain(&mut files, options) {
-        let settings = merge_settings(&mut files, &group);
         let name = files[group[0]].domain.clone().unwrap_or_default();
-        let on_store_failure = settings.on_store_failure.unwrap_or_default();
-        let charge = settings.charge.unwrap_or(options.charge);
+        let accounting = read_word_setting(&mut files, &group, &keywords::ACCOUNTING);
+        let on_store_failure = read_word_setting(&mut files, &group, &keywords::DOMAIN_FAILURE);
+        let charge = read_word_setting(&mut files, &group, &keywords::DOMAIN_CHARGE);
+        let hash_tag = read_setting(&mut files, &group, &keywords::HASH_TAG, |reader, fields| {
+            reader.read_names(fields, &keywords::HASH_TAG).ok().flatten()
+        });
+        let quota_group =
+            read_setting(&mut files, &group, &keywords::QUOTA_GROUP, quota_group::read);
+        let body = read_setting(&mut files, &group, &keywords::DOMAIN_BODY, |reader, fields| {
+            reader.read_map(fields, &keywords::DOMAIN_BODY, body::read).ok().flatten()
+        });
+        let http = read_setting(&mut files, &group, &keywords::DOMAIN_HTTP, |reader, fields| {
+            reader.read_map(fields, &keywords::DOMAIN_HTTP, http_request::read).ok().flatten()
+        });
+        let charge = charge.unwrap_or(options.charge);
+        let on_store_failure = on_store_failure.unwrap_or_default();
         let defaults = LimitDefaults { domain: &name, on_store_failure, charge, budget };
         let (nodes, origins) = merge_nodes(&mut files, &group, defaults);
         let spec = DomainSpec {
-            quota_group: quota_group::group_keys_or_default(&name, settings.quota_group),
+            quota_group: quota_group::group_keys_or_default(&name, quota_group),
             name: name.into(),
-            accounting: settings.accounting.unwrap_or_default(),
+            accounting: accounting.unwrap_or_default(),
             charge,
-            hash_tag: settings.hash_tag.unwrap_or_default().into_iter().map(Into::into).collect(),
-            body: settings.body,
-            http: settings.http,
+            hash_tag: hash_tag.unwrap_or_default().into_iter().map(Into::into).collect(),
+            body,
+            http: http.map(Arc::new),
             nodes,
         };
         domains.push(MergedDomain { spec, files: group, origins });
@@ -244,16 +244,11 @@ fn compile_files(
     if errors.is_empty() { Ok((domains, warnings)) } else { Err(errors) }
 }
 
-/// Reads the domain name and domain-wide settings of a file.
-fn read_domain_settings<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
+/// Reads the domain name of a file.
+fn read_domain<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
     let mut reader = Reader::new(document);
     let Ok(fields) = reader.read_root() else {
-        return PolicyFile {
-            reader,
-            fields: None,
-            domain: None,
-            settings: DomainSettings::default(),
-        };
+        return PolicyFile { reader, fields: None, domain: None };
     };
     let domain = match reader.read_string(&fields, &keywords::DOMAIN) {
         Ok(Some(domain)) if !domain.is_empty() => Some(domain),
@@ -271,20 +266,7 @@ fn read_domain_settings<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
         }
         Err(_) => None,
     };
-    let settings = DomainSettings {
-        accounting: reader.read_word(&fields, &keywords::ACCOUNTING).ok().flatten(),
-        hash_tag: reader.read_names(&fields, &keywords::HASH_TAG).ok().flatten(),
-        quota_group: quota_group::read(&mut reader, &fields),
-        on_store_failure: reader.read_word(&fields, &keywords::DOMAIN_FAILURE).ok().flatten(),
-        charge: reader.read_word(&fields, &keywords::DOMAIN_CHARGE).ok().flatten(),
-        body: reader.read_map(&fields, &keywords::DOMAIN_BODY, body::read).ok().flatten(),
-        http: reader
-            .read_map(&fields, &keywords::DOMAIN_HTTP, http_request::read)
-            .ok()
-            .flatten()
-            .map(Arc::new),
-    };
-    PolicyFile { reader, fields: Some(fields), domain, settings }
+    PolicyFile { reader, fields: Some(fields), domain }
 }
 
 /// Groups files by domain, and returns the file indexes of each group. A file without a domain
@@ -329,38 +311,18 @@ fn report_conflict(
     files[file].reader.descend(key.into(), |reader| reader.report_duplicate(message, &first));
 }
 
-/// Merges the domain-wide settings of the files of one domain, and reports conflicts.
-fn merge_settings(files: &mut [PolicyFile<'_>], group: &[usize]) -> DomainSettings {
-    DomainSettings {
-        accounting: merge_setting(files, group, &keywords::ACCOUNTING, |settings| {
-            &settings.accounting
-        }),
-        hash_tag: merge_setting(files, group, &keywords::HASH_TAG, |settings| &settings.hash_tag),
-        quota_group: merge_setting(files, group, &keywords::QUOTA_GROUP, |settings| {
-            &settings.quota_group
-        }),
-        on_store_failure: merge_setting(files, group, &keywords::DOMAIN_FAILURE, |settings| {
-            &settings.on_store_failure
-        }),
-        charge: merge_setting(files, group, &keywords::DOMAIN_CHARGE, |settings| &settings.charge),
-        body: merge_setting(files, group, &keywords::DOMAIN_BODY, |settings| &settings.body),
-        http: merge_setting(files, group, &keywords::DOMAIN_HTTP, |settings| &settings.http),
-    }
-}
-
-/// Returns a domain-wide setting from the first file of a domain that sets it, or `None` if no file
-/// does. Reports later files that set a different value.
-fn merge_setting<T: Clone + PartialEq>(
-    files: &mut [PolicyFile<'_>],
+/// Reads a domain-wide setting from the files of a domain. Returns the value in the first file that
+/// sets it, or `None` if no file does. Reports later files that set a different value.
+fn read_setting<'d, T: PartialEq>(
+    files: &mut [PolicyFile<'d>],
     group: &[usize],
     key: &Key,
-    of: impl Fn(&DomainSettings) -> &Option<T>,
+    read: impl Fn(&mut Reader<'d>, &Fields<'d>) -> Option<T>,
 ) -> Option<T> {
     let mut first_value: Option<(usize, T)> = None;
     for at in group {
-        let Some(value) = of(&files[*at].settings).clone() else {
-            continue;
-        };
+        let PolicyFile { reader, fields: Some(fields), .. } = &mut files[*at] else { continue };
+        let Some(value) = read(reader, fields) else { continue };
         match &first_value {
             None => first_value = Some((*at, value)),
             Some((first, expected)) if *expected != value => {
@@ -374,6 +336,15 @@ fn merge_setting<T: Clone + PartialEq>(
         }
     }
     first_value.map(|(_, value)| value)
+}
+
+/// Reads a domain-wide setting whose value is one of several words.
+fn read_word_setting<T: Word + PartialEq>(
+    files: &mut [PolicyFile<'_>],
+    group: &[usize],
+    key: &Key,
+) -> Option<T> {
+    read_setting(files, group, key, |reader, fields| reader.read_word(fields, key).ok().flatten())
 }
 
 /// Calls `read` with the reader at a first-level descriptor, given by its file and position.

@@ -235,17 +235,6 @@ impl<'d> Reader<'d> {
         reported.map_or(Ok(read_items), Err)
     }
 
-    /// Reads the value under `key` by calling `read` with its node. Does not check the value, which
-    /// may be a map with arbitrary keys. Returns `None` if the key is absent.
-    pub(crate) fn read_any_map<T>(
-        &mut self,
-        fields: &Fields<'d>,
-        key: &Key,
-        read: impl FnOnce(&mut Self, Node<'d>) -> Result<T, ErrorReported>,
-    ) -> ReadResult<T> {
-        self.read_value(fields, key, |reader, value| read(reader, value).map(Some))
-    }
-
     /// Reads the text under `key`. Returns `None` if the key is absent.
     pub(crate) fn read_string(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<String> {
         self.read_value(fields, key, |reader, value| reader.convert_to_string(key, value).map(Some))
