@@ -33,7 +33,7 @@ async fn a_million_fresh_keys_leave_memory_under_its_bound_and_old_keys_as_they_
         asked(&mut client, &question(vec![super::target::descriptor(name.as_bytes())])).await;
     }
     let before = serving.kib("VmRSS");
-    let keys = crate::support::proof::times(150_000, 1_000_000);
+    let keys = crate::support::proof::times(75_000, 1_000_000);
     for from in (0..keys).step_by(AT_ONCE as usize) {
         fresh(&mut client, from).await;
     }

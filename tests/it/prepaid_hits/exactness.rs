@@ -139,7 +139,7 @@ async fn fixed_windows_are_exact(
 async fn three_replicas_admit_a_fixed_window_and_not_a_hit_more() {
     const LIMIT: u64 = 1_000;
     let _turn = heavy::turn().await;
-    let windows = proof::times(4, 30);
+    let windows = proof::times(2, 30);
     let server = server();
     for (limit, length) in [
         (prepaid(&window(LIMIT, SECOND)), SECOND),
@@ -153,7 +153,7 @@ async fn three_replicas_admit_a_fixed_window_and_not_a_hit_more() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn prepaid_hits_are_exact_on_a_cluster_and_behind_sentinels() {
     let _turn = heavy::turn().await;
-    let windows = proof::times(3, 30);
+    let windows = proof::times(2, 30);
     let limit = prepaid(&window(1_000, SECOND));
     let cluster = Cluster::start(&[&acl::line(acl::CLUSTER)]);
     let config_of_cluster = config(TopologyConfig::Cluster, &[cluster.nodes[1].port]);
@@ -174,7 +174,7 @@ async fn three_replicas_admit_at_most_a_sliding_window_in_each_aligned_one() {
     let _turn = heavy::turn().await;
     let (server, limit) = (server(), prepaid(&sliding_window(FULL_FOR_A_WHILE, SECOND)));
     let replicas = replicas(&server).await;
-    let lasts = Duration::from_secs(proof::times(4, 30));
+    let lasts = Duration::from_secs(proof::times(2, 30));
     let sums = per_window(&overload(&replicas, &limit, 10, lasts).await.admitted, SECOND);
     println!("{sums:?}");
     assert!(sums.values().all(|sum| *sum <= FULL_FOR_A_WHILE), "{sums:?}");
@@ -188,7 +188,7 @@ async fn three_replicas_keep_a_bucket_within_its_burst_and_its_rate() {
     let _turn = heavy::turn().await;
     let (server, limit) = (server(), prepaid(&bucket(BURST, EMISSION)));
     let replicas = replicas(&server).await;
-    let lasts = Duration::from_secs(proof::times(3, 30));
+    let lasts = Duration::from_secs(proof::times(2, 30));
     let mut admitted = overload(&replicas, &limit, 10, lasts).await.admitted;
     admitted.sort_unstable_by_key(|hit| hit.sent);
     assert!(admitted.len() as u64 > BURST, "{}", admitted.len());

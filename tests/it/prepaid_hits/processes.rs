@@ -125,7 +125,7 @@ async fn three_processes_admit_a_window_of_an_overloaded_key_and_not_a_hit_more(
     const CALLERS: usize = 20;
     const INTERVAL: Duration = Duration::from_millis(3);
     let _turn = heavy::turn().await;
-    let whole = proof::times(4, 30);
+    let whole = proof::times(2, 30);
     let server = server();
     let limit = format!("unit: second, requests_per_unit: {LIMIT}");
     let processes: Vec<Tidegate> =
