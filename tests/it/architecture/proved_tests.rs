@@ -7,9 +7,9 @@ use super::source_reader::{SourceFile, all_files};
 
 const MAKEFILE: &str = include_str!("../../../Makefile");
 
-/// Returns the test names that the Makefile's PROVED selects, and those that it skips.
-fn lists() -> (Vec<&'static str>, Vec<&'static str>) {
-    let (_, after) = MAKEFILE.split_once("\nPROVED := ").expect("the list");
+/// Returns the words of a list in the Makefile: names, and names that it skips.
+fn list(name: &str) -> (Vec<&'static str>, Vec<&'static str>) {
+    let (_, after) = MAKEFILE.split_once(&format!("\n{name} := ")).expect("the list");
     let joined = after.split_inclusive('\n').scan(true, |goes_on, line| {
         goes_on.then(|| {
             *goes_on = line.ends_with("\\\n");
@@ -49,7 +49,7 @@ fn readers(file: &SourceFile) -> BTreeSet<Option<String>> {
 
 #[test]
 fn make_proof_runs_every_test_that_it_lengthens() {
-    let (selected, skipped) = lists();
+    let (selected, skipped) = list("PROVED");
     let files = all_files("tests/it");
     let files = files.iter().filter(|file| !file.module.starts_with("tests::it::support"));
     let readers: Vec<(String, BTreeSet<Option<String>>)> = files
@@ -77,4 +77,21 @@ fn make_proof_runs_every_test_that_it_lengthens() {
         }
     }
     none(broken);
+}
+
+#[test]
+fn every_name_of_the_shorter_proofs_selects_tests() {
+    let (proved, _) = list("PROVED");
+    let faults = include_str!("../../faults/main.rs");
+    let modules = all_files("tests/it");
+    let is_in_it = |name: &str| {
+        modules.iter().any(|file| format!("{}::", file.module).contains(&format!("::{name}")))
+    };
+    let unknown = |list_name: &str, is_known: &dyn Fn(&str) -> bool| -> Vec<String> {
+        let names = list(list_name).0.into_iter().filter(|name| !is_known(name));
+        names.map(|name| format!("{list_name} of the Makefile: no test has {name}")).collect()
+    };
+    none(unknown("NOT_IN_PART", &|name| proved.iter().any(|test| test.starts_with(name))));
+    none(unknown("PROVED_ON_EACH_REDIS", &is_in_it));
+    none(unknown("FAULTS_ON_EACH_REDIS", &|name| faults.contains(name)));
 }
