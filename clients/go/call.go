@@ -1,6 +1,11 @@
 package tidegate
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+)
 
 // ValueBytesMax is the maximum length of a value in bytes. A longer value is cut there: values with the same start
 // then share a counter. Dropping it or failing the call would let its sender escape the limit.
@@ -29,6 +34,17 @@ type Call struct {
 // NewCall returns a call that costs one hit, with one descriptor of these entries.
 func NewCall(entries ...Entry) Call {
 	return Call{Descriptors: []Descriptor{{Entries: entries}}, Hits: 1}
+}
+
+// mistake is a descriptor without entries, which servers would let pass without a word; nil if there is none.
+func (c Call) mistake() *Failure {
+	for index, descriptor := range c.Descriptors {
+		if len(descriptor.Entries) == 0 {
+			message := fmt.Sprintf("descriptors[%d].entries: must not be empty", index)
+			return &Failure{Code: codes.InvalidArgument, Message: message}
+		}
+	}
+	return nil
 }
 
 func (c Call) holds() bool {

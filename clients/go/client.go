@@ -8,7 +8,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,12 +27,16 @@ import (
 const (
 	// timeoutDefault is Envoy's own.
 	timeoutDefault = 20 * time.Millisecond
+	// timeoutMax: beyond it, nobody waits any more.
+	timeoutMax = time.Hour
 	// pendingMaxDefault: at 20 ms each, 1,000 waiting calls are 50,000 decisions a second.
 	pendingMaxDefault = 1000
 	// responseBytesMax: a status and its limit for each descriptor, headers, a body of the policy.
 	responseBytesMax = 256 * 1024
 	// batchResponseBytesMax: a batch of 1,024 calls, which is the service's bound, with 4 KiB each.
 	batchResponseBytesMax = 4 * 1024 * 1024
+	// connectTimeout is the timeout of Connect without a deadline: a handshake takes longer than a decision.
+	connectTimeout = time.Second
 	// releaseTimeout is the timeout of a release, for which nobody waits.
 	releaseTimeout = time.Second
 	// releasesMax is the maximum number of releases on their way. A further one is dropped, and its lease ends.
@@ -64,6 +71,9 @@ type Config struct {
 	CertificatePEM, KeyPEM []byte
 	// ServerName is the name that the server's certificate must have (default: the host of the address).
 	ServerName string
+	// Logger gets a warning for the first call without a decision, with its reason, and for the first decision after it
+	// (default: slog.Default()).
+	Logger *slog.Logger
 }
 
 // Counters say how many calls ended how, since the client was made. Failed calls had no decision.
@@ -76,11 +86,13 @@ type Client struct {
 	timeout                   time.Duration
 	onFailure                 OnFailure
 	pendingMax                int64
+	degraded                  *degraded
+	closed                    atomic.Bool
 	pending, releases         atomic.Int64
 	allowed, rejected, failed atomic.Uint64
 }
 
-// New makes a client. It connects with the first call, and again whenever the connection is lost.
+// New makes a client. It connects with the first call or Connect, and again whenever the connection is lost.
 func New(config Config) (*Client, error) {
 	if config.Domain == "" {
 		return nil, errors.New("the domain must not be empty")
@@ -88,17 +100,26 @@ func New(config Config) (*Client, error) {
 	if config.Timeout < 0 || config.PendingMax < 0 {
 		return nil, errors.New("Timeout and PendingMax must not be negative")
 	}
+	if config.Timeout > timeoutMax {
+		return nil, errors.New("the timeout must be at most an hour")
+	}
+	if config.OnFailure != Allow && config.OnFailure != Deny {
+		return nil, errors.New("OnFailure must be Allow or Deny")
+	}
 	if config.Timeout == 0 {
 		config.Timeout = timeoutDefault
 	}
 	if config.PendingMax == 0 {
 		config.PendingMax = pendingMaxDefault
 	}
-	target, transport, err := config.transport()
+	if config.Logger == nil {
+		config.Logger = slog.Default()
+	}
+	server, transport, err := config.transport()
 	if err != nil {
 		return nil, err
 	}
-	connection, err := grpc.NewClient(target,
+	connection, err := grpc.NewClient(server.address(),
 		grpc.WithTransportCredentials(transport),
 		// A rate limiter is next door, whatever the environment says about proxies.
 		grpc.WithNoProxy(),
@@ -124,7 +145,30 @@ func New(config Config) (*Client, error) {
 	return &Client{
 		connection: connection, domain: config.Domain, timeout: config.Timeout, onFailure: config.OnFailure,
 		pendingMax: int64(config.PendingMax),
+		degraded: &degraded{
+			endpoint: server, domain: config.Domain, failsOpen: config.OnFailure == Allow, logger: config.Logger,
+		},
 	}, nil
+}
+
+// Connect connects before the first call, so that it does not pay for the handshake, and asks whether the server has the
+// rate limit service. Nothing is charged or counted. Without an answer until the context ends, or a second if it has no
+// deadline, the error is a *ConnectError.
+func (c *Client) Connect(ctx context.Context) error {
+	timeout := connectTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		timeout = time.Until(deadline)
+	}
+	// Servers reject a request without descriptors before they look at limits.
+	failure := c.sendWithin(ctx, timeout, method, encode(c.domain, nil, 0), new(response))
+	switch {
+	case failure == nil, failure.Code == codes.InvalidArgument:
+		return nil
+	case failure.Code == codes.Unknown && strings.Contains(failure.Message, "descriptor"): // envoyproxy/ratelimit
+		return nil
+	}
+	// Not the caller's context, which may have ended.
+	return &ConnectError{failure, c.degraded.endpoint.diagnose(context.WithoutCancel(ctx), failure, method, timeout)}
 }
 
 // Check asks for a decision. It returns within the timeout, never sleeps, and never repeats a call.
@@ -142,7 +186,7 @@ func (c *Client) Check(ctx context.Context, call Call) Decision {
 func (c *Client) CheckMany(ctx context.Context, calls []Call) []Decision {
 	var requests [][]byte
 	for _, call := range calls {
-		if len(call.Descriptors) > 0 {
+		if len(call.Descriptors) > 0 && call.mistake() == nil {
 			requests = append(requests, call.checkMessage(c.domain, ""))
 		}
 	}
@@ -160,12 +204,14 @@ func (c *Client) CheckMany(ctx context.Context, calls []Call) []Decision {
 		switch {
 		case len(call.Descriptors) == 0:
 			decisions = append(decisions, Decision{Passes: true})
+		case call.mistake() != nil:
+			decisions = append(decisions, c.decide(ctx, nil, call.mistake(), methodMany))
 		case failure != nil:
-			decisions = append(decisions, c.decide(ctx, nil, failure))
+			decisions = append(decisions, c.decide(ctx, nil, failure, methodMany))
 		default:
 			next := answer.results[0]
 			answer.results = answer.results[1:]
-			decisions = append(decisions, c.decide(ctx, next.response, next.failure()))
+			decisions = append(decisions, c.decide(ctx, next.response, next.failure(), methodMany))
 		}
 	}
 	return decisions
@@ -221,27 +267,44 @@ func (c *Client) Counters() Counters {
 	return Counters{c.allowed.Load(), c.rejected.Load(), c.failed.Load()}
 }
 
-// Close closes the connection.
-func (c *Client) Close() error { return c.connection.Close() }
+// Address returns HOST:PORT of the server.
+func (c *Client) Address() string { return c.degraded.endpoint.address() }
+
+// Domain returns the domain of the policy.
+func (c *Client) Domain() string { return c.domain }
+
+// Close closes the connection. Calls that are waiting fail, as do later ones. It waits for the reason of a failure that
+// is not yet in the log, which takes at most a second.
+func (c *Client) Close() error {
+	c.closed.Store(true)
+	err := c.connection.Close()
+	c.degraded.running.Wait()
+	return err
+}
 
 func (c *Client) check(ctx context.Context, call Call, holder string) Decision {
 	if len(call.Descriptors) == 0 {
 		return Decision{Passes: true}
 	}
 	answer := new(response)
-	failure := c.send(ctx, method, call.checkMessage(c.domain, holder), answer)
-	return c.decide(ctx, answer, failure)
+	failure := call.mistake()
+	if failure == nil {
+		failure = c.send(ctx, method, call.checkMessage(c.domain, holder), answer)
+	}
+	return c.decide(ctx, answer, failure, method)
 }
 
 // decide turns an answer into a decision, and counts it.
-func (c *Client) decide(ctx context.Context, answer *response, failure *Failure) Decision {
+func (c *Client) decide(ctx context.Context, answer *response, failure *Failure, called string) Decision {
 	if failure != nil {
 		// A caller that went away is not a failure of the service.
 		if ctx.Err() == nil {
 			c.failed.Add(1)
+			c.degraded.fail(failure, called)
 		}
 		return Decision{Outcome: Failed, Passes: c.onFailure == Allow, Failure: failure}
 	}
+	c.degraded.end()
 	decision := decide(answer, time.Now())
 	if decision.Passes {
 		c.allowed.Add(1)
@@ -252,13 +315,20 @@ func (c *Client) decide(ctx context.Context, answer *response, failure *Failure)
 }
 
 func (c *Client) send(ctx context.Context, method string, message []byte, into any, options ...grpc.CallOption) *Failure {
+	return c.sendWithin(ctx, c.timeout, method, message, into, options...)
+}
+
+func (c *Client) sendWithin(ctx context.Context, timeout time.Duration, method string, message []byte, into any, options ...grpc.CallOption) *Failure {
 	defer c.pending.Add(-1)
 	if c.pending.Add(1) > c.pendingMax {
 		return &Failure{Code: codes.ResourceExhausted, Busy: true}
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if err := c.connection.Invoke(ctx, method, message, into, options...); err != nil {
+		if c.closed.Load() {
+			return &Failure{Code: codes.Canceled, Closed: true, Message: "the client is closed"}
+		}
 		return failureOf(err)
 	}
 	return nil
@@ -278,32 +348,43 @@ func (c *Client) release(call Call, holder string) {
 	}()
 }
 
-func (config *Config) transport() (string, credentials.TransportCredentials, error) {
+func (config *Config) transport() (endpoint, credentials.TransportCredentials, error) {
 	address, err := url.Parse(config.Address)
-	if err != nil || address.Scheme != "http" && address.Scheme != "https" || address.Hostname() == "" ||
-		address.Port() == "" || address.Path != "" && address.Path != "/" {
-		return "", nil, fmt.Errorf("%s: expected http://HOST:PORT or https://HOST:PORT", config.Address)
+	if err != nil {
+		address = &url.URL{}
 	}
-	certificates := config.CAPEM != nil || config.CertificatePEM != nil || config.ServerName != ""
-	if address.Scheme == "http" {
-		if certificates {
-			return "", nil, errors.New("certificates are set, but the address does not start with https://")
+	port, err := strconv.ParseUint(address.Port(), 10, 16)
+	if address.Scheme != "http" && address.Scheme != "https" || address.Hostname() == "" || err != nil || port == 0 ||
+		address.Path != "" && address.Path != "/" || strings.ContainsAny(config.Address, "@?# \t\r\n") {
+		given := ""
+		if !strings.Contains(config.Address, "@") { // an address with a password is not repeated
+			given = fmt.Sprintf(", not %q", config.Address)
 		}
-		return address.Host, insecure.NewCredentials(), nil
+		return endpoint{}, nil, errors.New("the address must be http://HOST:PORT or https://HOST:PORT" + given)
+	}
+	server := endpoint{
+		host: address.Hostname(), port: address.Port(), secure: address.Scheme == "https", serverName: config.ServerName,
+		timeout: config.Timeout, pendingMax: int64(config.PendingMax),
+	}
+	if !server.secure {
+		if config.CAPEM != nil || config.CertificatePEM != nil || config.ServerName != "" {
+			return endpoint{}, nil, errors.New("certificates are only allowed with an address that starts with https://")
+		}
+		return server, insecure.NewCredentials(), nil
 	}
 	settings := &tls.Config{ServerName: config.ServerName}
 	if config.CAPEM != nil {
 		settings.RootCAs = x509.NewCertPool()
 		if !settings.RootCAs.AppendCertsFromPEM(config.CAPEM) {
-			return "", nil, errors.New("CAPEM has no certificate")
+			return endpoint{}, nil, errors.New("CAPEM must have a certificate in PEM")
 		}
 	}
 	if config.CertificatePEM != nil {
 		pair, err := tls.X509KeyPair(config.CertificatePEM, config.KeyPEM)
 		if err != nil {
-			return "", nil, err
+			return endpoint{}, nil, err
 		}
 		settings.Certificates = []tls.Certificate{pair}
 	}
-	return address.Host, credentials.NewTLS(settings), nil
+	return server, credentials.NewTLS(settings), nil
 }

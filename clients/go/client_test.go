@@ -258,19 +258,34 @@ func TestTLSVerifiesBothSides(t *testing.T) {
 }
 
 func TestWrongSettingsAreNamed(t *testing.T) {
-	for _, address := range []string{"tidegate:8081", "https://tidegate", "http://tidegate:8081/path", "", "ftp://a:1"} {
-		if _, err := New(Config{Address: address, Domain: "shop"}); err == nil || !strings.Contains(err.Error(), "expected http://HOST:PORT") {
-			t.Errorf("%s: %v", address, err)
-		}
-	}
 	for says, config := range map[string]Config{
 		"https://": {Address: "http://localhost:1", Domain: "shop", CAPEM: []byte("x")},
 		"domain":   {Address: "http://localhost:1"},
+		"an hour":  {Address: "http://localhost:1", Domain: "shop", Timeout: 2 * time.Hour},
+		"Deny":     {Address: "http://localhost:1", Domain: "shop", OnFailure: 7},
 		"negative": {Address: "http://localhost:1", Domain: "shop", PendingMax: -1},
 		"CAPEM":    {Address: "https://localhost:1", Domain: "shop", CAPEM: []byte("x")},
 	} {
 		if _, err := New(config); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", says, err)
 		}
+	}
+}
+
+func TestANilMappingIsNamedWhereTheMiddlewareIsMade(t *testing.T) {
+	client := newClient(t, Config{Address: "http://localhost:1", Domain: "shop"})
+	for what, make := range map[string]func(){
+		"middleware": func() { client.Middleware(nil) },
+		"unary":      func() { client.UnaryInterceptor(nil) },
+		"stream":     func() { client.StreamInterceptor(nil) },
+	} {
+		func() {
+			defer func() {
+				if text, _ := recover().(string); !strings.Contains(text, "the mapping must not be nil") {
+					t.Errorf("%s: %q", what, text)
+				}
+			}()
+			make()
+		}()
 	}
 }

@@ -43,21 +43,39 @@ func (o Outcome) String() string {
 
 // Failure says why there was no decision.
 type Failure struct {
-	// Code is ResourceExhausted for a busy client, DeadlineExceeded for a timeout, otherwise the status of the call.
+	// Code is ResourceExhausted for a busy client, DeadlineExceeded for a timeout, Canceled for a closed client,
+	// otherwise the status of the call.
 	Code codes.Code
 	// Busy: as many calls as allowed were already waiting for a decision. None was sent.
-	Busy    bool
+	Busy bool
+	// Closed: the client is closed.
+	Closed bool
+	// Message of the status.
 	Message string
 }
+
+// ConnectError says why Connect did not connect.
+type ConnectError struct {
+	// Failure of the call.
+	Failure *Failure
+	// Reason says what happened, where, and what to do.
+	Reason string
+}
+
+func (e *ConnectError) Error() string { return e.Reason }
+
+func (e *ConnectError) Unwrap() error { return e.Failure }
 
 func (f *Failure) Error() string {
 	switch {
 	case f.Busy:
 		return "too many calls are waiting for a decision"
+	case f.Closed:
+		return "the client is closed"
 	case f.Code == codes.DeadlineExceeded:
 		return "no decision within the timeout"
 	}
-	return fmt.Sprintf("%s: %s", f.Code, f.Message)
+	return fmt.Sprintf("%s: %s", codeName(f.Code), f.Message)
 }
 
 // MayPassLater says whether the same call can succeed later.
@@ -66,7 +84,7 @@ func (f *Failure) MayPassLater() bool {
 	case codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented:
 		return false
 	}
-	return true
+	return !f.Closed
 }
 
 func failureOf(err error) *Failure {

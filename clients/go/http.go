@@ -10,7 +10,9 @@ import (
 //
 // A rejected request is answered with 429 and the headers and the body of the decision. Without a decision,
 // Config.OnFailure says whether the request passes or is answered with 503. Slots are released when the handler returns.
+// It panics if the mapping is nil: otherwise each request would.
 func (c *Client) Middleware(mapping *Mapping) func(http.Handler) http.Handler {
+	mapping.mustExist()
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			peer, _ := netip.ParseAddrPort(r.RemoteAddr) // invalid for a Unix socket
@@ -34,5 +36,11 @@ func (c *Client) Middleware(mapping *Mapping) func(http.Handler) http.Handler {
 			}
 			_, _ = w.Write(decision.Body) // the client may be gone
 		})
+	}
+}
+
+func (m *Mapping) mustExist() {
+	if m == nil {
+		panic("tidegate: the mapping must not be nil: use ParseMapping")
 	}
 }

@@ -21,7 +21,9 @@ var (
 //
 // A rejected call is answered with RESOURCE_EXHAUSTED and the headers of the decision, such as retry-after, as
 // trailers. Without a decision, Config.OnFailure says whether the call passes or is answered with UNAVAILABLE.
+// It panics if the mapping is nil: otherwise each call would.
 func (c *Client) UnaryInterceptor(mapping *Mapping) grpc.UnaryServerInterceptor {
+	mapping.mustExist()
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 		call := grpcCall(ctx, mapping, info.FullMethod)
 		decision, release := c.Hold(ctx, call)
@@ -35,8 +37,9 @@ func (c *Client) UnaryInterceptor(mapping *Mapping) grpc.UnaryServerInterceptor 
 	}
 }
 
-// StreamInterceptor limits the streaming calls of a gRPC server, each as one request.
+// StreamInterceptor limits the streaming calls of a gRPC server, each as one request. It panics if the mapping is nil.
 func (c *Client) StreamInterceptor(mapping *Mapping) grpc.StreamServerInterceptor {
+	mapping.mustExist()
 	return func(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 		ctx := stream.Context()
 		call := grpcCall(ctx, mapping, info.FullMethod)

@@ -44,7 +44,10 @@ descriptors:
 // certificates of one test, as PEM.
 type certificates struct{ ca, server, serverKey, client, clientKey []byte }
 
-func newCertificates(t *testing.T) certificates {
+func newCertificates(t *testing.T) certificates { return certificatesUntil(t, time.Unix(1<<35, 0)) }
+
+// certificatesUntil are those of a test that end then, besides the authority.
+func certificatesUntil(t *testing.T, end time.Time) certificates {
 	t.Helper()
 	sign := func(name string, parent *x509.Certificate, parentKey *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey, []byte, []byte) {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -54,7 +57,7 @@ func newCertificates(t *testing.T) certificates {
 		template := &x509.Certificate{
 			SerialNumber: serial, Subject: pkix.Name{CommonName: name},
 			// Before 2000, where the clock of testing/synctest starts.
-			NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<35, 0),
+			NotBefore: time.Unix(0, 0), NotAfter: end,
 			IsCA: parent == nil, BasicConstraintsValid: true,
 		}
 		if parent == nil {
@@ -91,6 +94,32 @@ func serve(t *testing.T, arguments ...string) *serving {
 
 func serveAt(t *testing.T, port int, certificates certificates, arguments ...string) *serving {
 	t.Helper()
+	return serveWith(t, serverSettings{port: port, certificates: certificates}, arguments...)
+}
+
+// serverSettings of a Tidegate; by default it serves over TLS, to clients with a certificate.
+type serverSettings struct {
+	port, httpPort        int
+	policy                string
+	certificates          certificates
+	plain, anybodysClient bool
+}
+
+func serveWith(t *testing.T, settings serverSettings, arguments ...string) *serving {
+	t.Helper()
+	if settings.port == 0 {
+		settings.port = freePort(t)
+	}
+	if settings.httpPort == 0 {
+		settings.httpPort = freePort(t)
+	}
+	if settings.certificates.ca == nil {
+		settings.certificates = newCertificates(t)
+	}
+	if settings.policy == "" {
+		settings.policy = policy
+	}
+	port, ready, certificates := settings.port, settings.httpPort, settings.certificates
 	program := os.Getenv("TIDEGATE")
 	if program == "" {
 		program = filepath.Join("..", "..", "target", "debug", "tidegate")
@@ -104,13 +133,15 @@ func serveAt(t *testing.T, port int, certificates certificates, arguments ...str
 		must(t, os.WriteFile(path, content, 0o600))
 		return path
 	}
-	ready := freePort(t)
-	process := exec.Command(program, append([]string{"serve", "--policy", file("policy.yaml", []byte(policy))}, arguments...)...)
-	process.Env = []string{
-		"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT=" + file("server.pem", certificates.server),
-		"GRPC_SERVER_TLS_KEY=" + file("server.key", certificates.serverKey),
-		"GRPC_CLIENT_TLS_CACERT=" + file("ca.pem", certificates.ca),
-		fmt.Sprint("GRPC_PORT=", port), fmt.Sprint("PORT=", ready), "DEBUG_PORT=0",
+	process := exec.Command(program, append([]string{"serve", "--policy", file("policy.yaml", []byte(settings.policy))}, arguments...)...)
+	process.Env = []string{fmt.Sprint("GRPC_PORT=", port), fmt.Sprint("PORT=", ready), "DEBUG_PORT=0"}
+	if !settings.plain {
+		process.Env = append(process.Env, "GRPC_SERVER_USE_TLS=true",
+			"GRPC_SERVER_TLS_CERT="+file("server.pem", certificates.server),
+			"GRPC_SERVER_TLS_KEY="+file("server.key", certificates.serverKey))
+		if !settings.anybodysClient {
+			process.Env = append(process.Env, "GRPC_CLIENT_TLS_CACERT="+file("ca.pem", certificates.ca))
+		}
 	}
 	log, err := os.Create(filepath.Join(directory, "log"))
 	must(t, err)
@@ -184,6 +215,29 @@ func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// listen answers each connection with this text, or closes it if it is empty.
+func listen(t *testing.T, answer string) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			if answer == "" {
+				connection.Close()
+				continue
+			}
+			defer connection.Close()
+			_, _ = connection.Write([]byte(answer))
+		}
+	}()
+	return listener.Addr().(*net.TCPAddr).Port
 }
 
 // until tries until it succeeds.

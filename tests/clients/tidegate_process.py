@@ -43,19 +43,21 @@ def start(test, directory, command, **more):
     return started, pathlib.Path(log.name)
 
 
-def serve(test, directory, policy, *arguments, grpc_port=None, client_certificates=False):
+def serve(test, directory, policy, *arguments, grpc_port=None, http_port=None, tls=True, client_certificates=False):
     """Serves a policy with the certificates in the directory; returns the address and the process."""
     assert PROGRAM.exists(), f"{PROGRAM} is missing: cargo build --bin tidegate"
     ports = {name: free_port() for name in ("GRPC_PORT", "HTTP_PORT", "DEBUG_PORT")}
     ports["GRPC_PORT"] = grpc_port or ports["GRPC_PORT"]
+    ports["HTTP_PORT"] = http_port or ports["HTTP_PORT"]
     environment = {f"TIDEGATE_{name}": str(port) for name, port in ports.items()}
-    environment |= {"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": str(directory / "server.pem"),
-                    "GRPC_SERVER_TLS_KEY": str(directory / "server.key")}
-    if client_certificates:
+    if tls:
+        environment |= {"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": str(directory / "server.pem"),
+                        "GRPC_SERVER_TLS_KEY": str(directory / "server.key")}
+    if tls and client_certificates:
         environment["GRPC_CLIENT_TLS_CACERT"] = str(directory / "ca.pem")
     file = directory / "policy.yaml"
     file.write_text(policy)
     process, log = start(test, directory, [PROGRAM, "serve", "--policy", file, *arguments], env=environment)
     ready = f"http://127.0.0.1:{ports['HTTP_PORT']}/readyz"
     until(process, log, lambda: urllib.request.urlopen(ready, timeout=5).close() or True)
-    return f"https://localhost:{ports['GRPC_PORT']}", process
+    return f"{'https' if tls else 'http'}://localhost:{ports['GRPC_PORT']}", process

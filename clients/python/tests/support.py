@@ -1,9 +1,14 @@
 """A Tidegate for one test, and clients of it."""
 
 import asyncio
+import contextlib
+import json
+import logging
 import pathlib
+import socket
 import sys
 import tempfile
+import threading
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tests/clients"))
@@ -35,6 +40,9 @@ descriptors:
 """
 
 
+REASONS = json.loads((VECTORS / "reasons.json").read_text())
+
+
 def call(key, value, hits=1):
     return Call([Descriptor([(key, value)])], hits)
 
@@ -46,10 +54,9 @@ class TidegateCase(unittest.IsolatedAsyncioTestCase):
         self.directory = pathlib.Path(directory.name)
         certificates.write(self.directory)
 
-    def serve(self, *arguments, port=None):
+    def serve(self, *arguments, **more):
         """Starts a Tidegate that requires client certificates; returns its address and process."""
-        return tidegate_process.serve(self, self.directory, POLICY, *arguments, grpc_port=port,
-                                      client_certificates=True)
+        return tidegate_process.serve(self, self.directory, POLICY, *arguments, **{"client_certificates": True} | more)
 
     def pem(self, name):
         return (self.directory / name).read_bytes()
@@ -60,6 +67,51 @@ class TidegateCase(unittest.IsolatedAsyncioTestCase):
         client = Client(address, "shop", **(given | settings))
         self.addAsyncCleanup(client.close)
         return client
+
+    def listen(self, answer=None):
+        """A server that answers each connection with these bytes, or closes it if they are empty. With None, the kernel
+        accepts connections, and nobody answers. Returns HOST:PORT."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        kept = []
+
+        def serve():
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    connection.sendall(answer)
+                    if answer:
+                        kept.append(connection)
+                    else:
+                        connection.close()
+
+        def close():
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
+            for connection in kept:
+                connection.close()
+
+        self.addCleanup(close)
+        if answer is not None:
+            threading.Thread(target=serve, daemon=True).start()
+        return f"localhost:{listener.getsockname()[1]}"
+
+    def log(self):
+        """The messages of the client's logger from now on."""
+        messages = []
+        handler = logging.Handler()
+        handler.emit = lambda record: messages.append((record.levelname, record.getMessage()))
+        logger = logging.getLogger("tidegate_client")
+        logger.addHandler(handler)
+        self.addCleanup(logger.removeHandler, handler)
+        return messages
+
+    async def until(self, condition, what=""):
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PATIENCE_SECONDS
+        while not condition():
+            self.assertLess(loop.time(), deadline, what)
+            await asyncio.sleep(0.02)
 
     async def until_passes(self, client, asked):
         loop = asyncio.get_running_loop()

@@ -10,9 +10,13 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
 use crate::client::{Client, Counts, Shared};
 use crate::decision::error_text;
+use crate::degraded::Degraded;
+use crate::diagnosis;
 
 /// Envoy's own default.
 const TIMEOUT: Duration = Duration::from_millis(20);
+/// Beyond it, nobody waits any more, and the protocol cannot carry much larger ones.
+pub(crate) const TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 /// At 20 ms each, 1,000 waiting calls are 50,000 decisions a second.
 const PENDING_MAX: usize = 1_000;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -43,6 +47,8 @@ pub enum BuildError {
     Tls(String),
     /// The timeout or the number of pending calls is 0.
     Zero(&'static str),
+    /// The timeout is longer than an hour.
+    TimeoutTooLong,
     /// Built outside a Tokio runtime, which runs the connection.
     NoRuntime,
 }
@@ -51,14 +57,17 @@ impl fmt::Display for BuildError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BuildError::Address(given) => {
-                write!(f, "{given}: expected http://HOST:PORT or https://HOST:PORT")
+                f.write_str("the address must be http://HOST:PORT or https://HOST:PORT")?;
+                // An address with a password is not repeated.
+                if given.contains('@') { Ok(()) } else { write!(f, ", not {given:?}") }
             }
             BuildError::DomainEmpty => f.write_str("the domain must not be empty"),
-            BuildError::TlsWithoutHttps => {
-                f.write_str("certificates are set, but the address does not start with https://")
-            }
+            BuildError::TlsWithoutHttps => f.write_str(
+                "certificates are only allowed with an address that starts with https://",
+            ),
             BuildError::Tls(cause) => write!(f, "TLS: {cause}"),
             BuildError::Zero(setting) => write!(f, "{setting} must be greater than 0"),
+            BuildError::TimeoutTooLong => f.write_str("the timeout must be at most an hour"),
             BuildError::NoRuntime => f.write_str("build the client inside a Tokio runtime"),
         }
     }
@@ -146,7 +155,8 @@ impl Builder {
         self
     }
 
-    /// Builds the client. It connects with the first call, and again whenever the connection is lost.
+    /// Builds the client. It connects with the first call or [`Client::connect`], and again whenever the
+    /// connection is lost.
     ///
     /// # Errors
     ///
@@ -158,33 +168,52 @@ impl Builder {
         if self.timeout.is_zero() {
             return Err(BuildError::Zero("timeout"));
         }
+        if self.timeout > TIMEOUT_MAX {
+            return Err(BuildError::TimeoutTooLong);
+        }
         if self.pending_max == 0 {
             return Err(BuildError::Zero("pending_max"));
         }
         let runtime = Handle::try_current().map_err(|_| BuildError::NoRuntime)?;
-        let channel = self.endpoint()?.connect_lazy();
+        let (endpoint, diagnosis) = self.endpoint()?;
+        let channel = endpoint.connect_lazy();
+        let fails_open = self.on_failure == OnFailure::Allow;
         Ok(Client::new(Shared {
             channel,
+            degraded: Arc::new(Degraded::new(diagnosis, self.domain, fails_open, runtime.clone())),
             runtime,
-            domain: self.domain,
             timeout: self.timeout,
-            on_failure: self.on_failure,
+            fails_open,
             pending: Arc::new(Semaphore::new(self.pending_max.min(Semaphore::MAX_PERMITS))),
             counts: Counts::default(),
         }))
     }
 
-    fn endpoint(&self) -> Result<Endpoint, BuildError> {
+    fn endpoint(&self) -> Result<(Endpoint, diagnosis::Endpoint), BuildError> {
         let wrong = || BuildError::Address(self.address.clone());
         let secure = self.address.starts_with("https://");
         let endpoint = Endpoint::from_shared(self.address.clone()).map_err(|_| wrong())?;
         let uri = endpoint.uri();
+        let host = uri.host().unwrap_or_default();
+        let port = uri.port_u16().unwrap_or_default();
         if !(secure || self.address.starts_with("http://"))
-            || uri.port().is_none()
+            || host.is_empty()
+            || port == 0
             || !matches!(uri.path(), "" | "/")
+            || self.address.contains(['@', '?', '#'])
         {
             return Err(wrong());
         }
+        let diagnosis = diagnosis::Endpoint {
+            host: host.trim_matches(['[', ']']).to_owned(),
+            port,
+            secure,
+            server_name: self.server_name.clone(),
+            ca: self.ca.clone(),
+            identity: self.identity.clone(),
+            timeout: self.timeout,
+            pending_max: self.pending_max,
+        };
         let endpoint = endpoint
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
@@ -193,7 +222,11 @@ impl Builder {
             .keep_alive_while_idle(true);
         if !secure {
             let given = self.ca.is_some() || self.identity.is_some() || self.server_name.is_some();
-            return if given { Err(BuildError::TlsWithoutHttps) } else { Ok(endpoint) };
+            return if given {
+                Err(BuildError::TlsWithoutHttps)
+            } else {
+                Ok((endpoint, diagnosis))
+            };
         }
         let mut tls = ClientTlsConfig::new();
         tls = match &self.ca {
@@ -206,6 +239,8 @@ impl Builder {
         if let Some(name) = &self.server_name {
             tls = tls.domain_name(name.clone());
         }
-        endpoint.tls_config(tls).map_err(|error| BuildError::Tls(error_text(&error)))
+        let endpoint =
+            endpoint.tls_config(tls).map_err(|error| BuildError::Tls(error_text(&error)))?;
+        Ok((endpoint, diagnosis))
     }
 }

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use crate::decision::Failure;
 use crate::messages::{Entry, RateLimitDescriptor, RateLimitRequest, UInt64Value};
 
 /// Maximum length of a value in bytes. A longer value is cut there: values with the same start then
@@ -34,6 +35,13 @@ impl Call {
     /// The descriptors.
     pub fn descriptors(&self) -> &[Descriptor] {
         &self.descriptors
+    }
+
+    /// A descriptor without entries, which servers would let pass without a word.
+    pub(crate) fn mistake(&self) -> Option<Failure> {
+        let index = self.descriptors.iter().position(|it| it.entries.is_empty())?;
+        let message = format!("descriptors[{index}].entries: must not be empty");
+        Some(Failure::Status(tonic::Code::InvalidArgument, message))
     }
 
     pub(crate) fn holds_slots(&self) -> bool {

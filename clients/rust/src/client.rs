@@ -12,18 +12,19 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tonic::client::Grpc;
 use tonic::transport::Channel;
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
-use crate::builder::{Builder, OnFailure};
+use crate::builder::{Builder, TIMEOUT_MAX};
 use crate::call::Call;
 use crate::decision::{Decision, Failure, Outcome};
+use crate::degraded::Degraded;
 use crate::hold::{self, Hold};
 use crate::layer::RateLimitLayer;
 use crate::mapping::Mapping;
 use crate::messages::{CheckRequest, CheckResponse, RateLimitRequest, RateLimitResponse};
 
-const CHECK: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+pub(crate) const CHECK: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const CHECK_MANY: &str = "/tidegate.v1.Limits/Check";
 /// Maximum size of a response: a status and its limit for each descriptor, headers, a body of the policy.
 const RESPONSE_BYTES_MAX: usize = 256 * 1024;
@@ -45,7 +46,33 @@ pub struct Counters {
     pub failed: u64,
 }
 
+/// Why [`Client::connect`] did not connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectError {
+    failure: Failure,
+    reason: String,
+}
+
+impl ConnectError {
+    /// How the call failed.
+    pub fn failure(&self) -> &Failure {
+        &self.failure
+    }
+}
+
+impl fmt::Display for ConnectError {
+    /// The reason, and what to do.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl std::error::Error for ConnectError {}
+
 /// Client of a rate limit service. Clones share the connection, the bounds, and the counters.
+///
+/// The first call without a decision is logged with its reason, and the first decision after it, as warnings of
+/// [`tracing`].
 #[derive(Clone)]
 pub struct Client {
     pub(crate) shared: Arc<Shared>,
@@ -54,9 +81,9 @@ pub struct Client {
 pub(crate) struct Shared {
     pub(crate) channel: Channel,
     pub(crate) runtime: Handle,
-    pub(crate) domain: String,
+    pub(crate) degraded: Arc<Degraded>,
     pub(crate) timeout: Duration,
-    pub(crate) on_failure: OnFailure,
+    pub(crate) fails_open: bool,
     pub(crate) pending: Arc<Semaphore>,
     pub(crate) counts: Counts,
 }
@@ -83,6 +110,31 @@ impl Client {
         Builder::new(address, domain)
     }
 
+    /// Connects before the first call, so that it does not pay for the handshake, and asks whether the server has
+    /// the rate limit service. Nothing is charged or counted.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason if there is no answer within `timeout`, which is cut to an hour.
+    pub async fn connect(&self, timeout: Duration) -> Result<(), ConnectError> {
+        let timeout = timeout.min(TIMEOUT_MAX);
+        // Servers reject a request without descriptors before they look at limits.
+        let domain = self.shared.degraded.domain.clone();
+        let message = RateLimitRequest { domain, ..RateLimitRequest::default() };
+        let sent =
+            self.send_within::<_, RateLimitResponse>(CHECK, message, RESPONSE_BYTES_MAX, timeout);
+        let failure = match sent.await {
+            Ok(_) | Err(Failure::Status(Code::InvalidArgument, _)) => return Ok(()),
+            // envoyproxy/ratelimit
+            Err(Failure::Status(Code::Unknown, message)) if message.contains("descriptor") => {
+                return Ok(());
+            }
+            Err(failure) => failure,
+        };
+        let reason = self.shared.degraded.endpoint.diagnose(&failure, CHECK, timeout).await;
+        Err(ConnectError { failure, reason })
+    }
+
     /// Asks for a decision. Returns within the timeout, never sleeps, and never repeats a call.
     ///
     /// A call without descriptors passes without asking, as in Envoy, and is not counted. Slots that a call takes
@@ -96,8 +148,9 @@ impl Client {
     ///
     /// The timeout is that of one decision. The service takes up to 1,024 calls at once; beyond, all fail.
     pub async fn check_many(&self, calls: &[Call]) -> Vec<Decision> {
-        let asks = |call: &&Call| !call.descriptors.is_empty();
-        let message = |call: &Call| call.check_message(&self.shared.domain, &Bytes::new());
+        let asks = |call: &&Call| !call.descriptors.is_empty() && call.mistake().is_none();
+        let domain = &self.shared.degraded.domain;
+        let message = |call: &Call| call.check_message(domain, &Bytes::new());
         let requests: Vec<RateLimitRequest> = calls.iter().filter(asks).map(message).collect();
         let expected = requests.len();
         let answer: Result<CheckResponse, Failure> = if requests.is_empty() {
@@ -115,12 +168,14 @@ impl Client {
                 if call.descriptors.is_empty() {
                     return Decision::allowed();
                 }
-                self.decide(match &mut results {
-                    Err(failure) => Err(failure.clone()),
-                    Ok(results) => {
+                let answer = match (call.mistake(), &mut results) {
+                    (Some(mistake), _) => Err(mistake),
+                    (None, Err(failure)) => Err(failure.clone()),
+                    (None, Ok(results)) => {
                         results.next().ok_or_else(Failure::malformed).and_then(Failure::of_result)
                     }
-                })
+                };
+                self.decide(answer, CHECK_MANY)
             })
             .collect()
     }
@@ -152,7 +207,7 @@ impl Client {
     ///
     /// Returns why the service may not have refunded it.
     pub async fn refund(&self, call: &Call) -> Result<(), Failure> {
-        let message = call.refund_message(&self.shared.domain);
+        let message = call.refund_message(&self.shared.degraded.domain);
         if message.descriptors.is_empty() {
             return Ok(());
         }
@@ -163,6 +218,16 @@ impl Client {
     /// Returns a layer for axum, tonic, and other tower services.
     pub fn layer(&self, mapping: Mapping) -> RateLimitLayer {
         RateLimitLayer::new(self.clone(), mapping)
+    }
+
+    /// HOST:PORT of the server.
+    pub fn address(&self) -> String {
+        self.shared.degraded.endpoint.address()
+    }
+
+    /// Domain of the policy.
+    pub fn domain(&self) -> &str {
+        &self.shared.degraded.domain
     }
 
     /// How many calls ended how.
@@ -179,15 +244,24 @@ impl Client {
         if call.descriptors.is_empty() {
             return Decision::allowed();
         }
-        let message = call.check_message(&self.shared.domain, holder);
-        self.decide(self.send(CHECK, message, RESPONSE_BYTES_MAX).await)
+        if let Some(mistake) = call.mistake() {
+            return self.decide(Err(mistake), CHECK);
+        }
+        let message = call.check_message(&self.shared.degraded.domain, holder);
+        self.decide(self.send(CHECK, message, RESPONSE_BYTES_MAX).await, CHECK)
     }
 
     /// Turns an answer into a decision, and counts it.
-    fn decide(&self, answer: Result<RateLimitResponse, Failure>) -> Decision {
+    fn decide(&self, answer: Result<RateLimitResponse, Failure>, path: &'static str) -> Decision {
         let decision = match answer {
-            Ok(response) => Decision::of_response(response, SystemTime::now()),
-            Err(failure) => Decision::failed(failure, self.shared.on_failure == OnFailure::Allow),
+            Ok(response) => {
+                self.shared.degraded.end();
+                Decision::of_response(response, SystemTime::now())
+            }
+            Err(failure) => {
+                self.shared.degraded.fail(&failure, path);
+                Decision::failed(failure, self.shared.fails_open)
+            }
         };
         let counts = &self.shared.counts;
         let counter = match decision.outcome() {
@@ -209,11 +283,24 @@ impl Client {
         M: prost::Message + 'static,
         R: prost::Message + Default + 'static,
     {
+        self.send_within(path, message, bytes_max, self.shared.timeout).await
+    }
+
+    async fn send_within<M, R>(
+        &self,
+        path: &'static str,
+        message: M,
+        bytes_max: usize,
+        deadline: Duration,
+    ) -> Result<R, Failure>
+    where
+        M: prost::Message + 'static,
+        R: prost::Message + Default + 'static,
+    {
         let shared = &self.shared;
         let _pending = shared.pending.try_acquire().map_err(|_| Failure::Busy)?;
-        let sent = unary(&shared.channel, path, message, bytes_max, shared.timeout);
-        let sent = timeout(shared.timeout, sent);
-        match sent.await {
+        let sent = unary(&shared.channel, path, message, bytes_max, deadline);
+        match timeout(deadline, sent).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(status)) => Err(Failure::of(&status)),
             Err(_) => Err(Failure::Timeout),
@@ -227,7 +314,7 @@ impl Client {
             releases.fetch_sub(1, Ordering::AcqRel);
             return;
         }
-        let message = call.release_message(&self.shared.domain, holder);
+        let message = call.release_message(&self.shared.degraded.domain, holder);
         let shared = Arc::clone(&self.shared);
         self.shared.runtime.spawn(async move {
             let call = unary::<_, RateLimitResponse>(

@@ -104,12 +104,35 @@ impl fmt::Display for Failure {
         match self {
             Failure::Busy => f.write_str("too many calls are waiting for a decision"),
             Failure::Timeout => f.write_str("no decision within the timeout"),
-            Failure::Status(code, message) => write!(f, "{code:?}: {message}"),
+            Failure::Status(code, message) => write!(f, "{}: {message}", code_name(*code)),
         }
     }
 }
 
 impl std::error::Error for Failure {}
+
+/// The name of a code as in gRPC's documentation.
+pub(crate) fn code_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}
 
 /// Result of a call.
 #[derive(Clone, Debug)]

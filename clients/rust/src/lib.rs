@@ -4,6 +4,8 @@ mod builder;
 mod call;
 mod client;
 mod decision;
+mod degraded;
+mod diagnosis;
 mod hold;
 mod layer;
 mod mapping;
@@ -13,7 +15,7 @@ mod wait;
 
 pub use builder::{BuildError, Builder, OnFailure};
 pub use call::{Call, Descriptor, VALUE_BYTES_MAX};
-pub use client::{Client, Counters};
+pub use client::{Client, ConnectError, Counters};
 pub use decision::{Decision, Failure, Outcome};
 pub use hold::Hold;
 pub use layer::{Admission, RateLimit, RateLimitLayer};

@@ -1,8 +1,8 @@
 """Client of Tidegate and of other servers of Envoy's Rate Limit Service, and ASGI middleware."""
 
 from ._asgi import Admission, RateLimitMiddleware
-from ._call import VALUE_BYTES_MAX, Call, Descriptor
-from ._client import Client, Counters
+from ._call import VALUE_BYTES_MAX, Call, CallError, Descriptor
+from ._client import Client, Counters, SettingsError
 from ._decision import Decision, Failure, Outcome
 from ._mapping import Mapping, MappingError
 
@@ -10,6 +10,7 @@ __all__ = [
     "VALUE_BYTES_MAX",
     "Admission",
     "Call",
+    "CallError",
     "Client",
     "Counters",
     "Decision",
@@ -19,4 +20,5 @@ __all__ = [
     "MappingError",
     "Outcome",
     "RateLimitMiddleware",
+    "SettingsError",
 ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ._call import Call
-from ._client import Client
+from ._call import Call, kind
+from ._client import Client, SettingsError
 from ._decision import Decision, Outcome
 from ._mapping import Mapping, decoded_path
 
@@ -36,6 +36,10 @@ class RateLimitMiddleware:
     """
 
     def __init__(self, app, client: Client, mapping: Mapping) -> None:
+        if not isinstance(client, Client):
+            raise SettingsError(f"client must be Client, not {kind(client)}")
+        if not isinstance(mapping, Mapping):
+            raise SettingsError(f"mapping must be Mapping, not {kind(mapping)}: use Mapping.from_json")
         self._app = app
         self._client = client
         self._mapping = mapping

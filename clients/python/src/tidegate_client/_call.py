@@ -12,15 +12,56 @@ from . import _messages
 VALUE_BYTES_MAX = 4_096
 # Key of the entry that names the holder of a concurrency slot.
 _SLOT_KEY = b"tidegate.slot"
+# Maximum of hits of a call, and of a descriptor: what the protocol can carry.
+_CALL_HITS_MAX = (1 << 32) - 1
+_DESCRIPTOR_HITS_MAX = (1 << 64) - 1
 
 
-def _bytes(text: str | bytes) -> bytes:
-    return text if isinstance(text, bytes) else text.encode()
+class CallError(TypeError, ValueError):
+    """What is wrong with a call or a descriptor, and where."""
+
+
+def encoded(text: str | bytes, place: str) -> bytes:
+    if isinstance(text, bytes):
+        return text
+    if not isinstance(text, str):
+        raise CallError(f"{place}: must be str or bytes, not {kind(text)}")
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise CallError(f"{place}: must be text that UTF-8 can encode, or bytes") from None
+
+
+def kind(value) -> str:
+    return "None" if value is None else type(value).__name__
+
+
+def listed(given, place: str, of: str) -> list:
+    """The items of a list or another iterable, but not the letters of a text or the keys of a dictionary."""
+    try:
+        if isinstance(given, (str, bytes, bytearray, dict)):
+            raise TypeError
+        return list(given)
+    except TypeError:
+        raise CallError(f"{place}: must be a list of {of}, not {kind(given)}") from None
+
+
+def _hits(given, place: str, hits_max: int) -> None:
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise CallError(f"{place}: must be int, not {kind(given)}")
+    if not 0 <= given <= hits_max:
+        raise CallError(f"{place}: must be 0 to {hits_max}")
+
+
+def _flag(given, place: str) -> None:
+    if not isinstance(given, bool):
+        raise CallError(f"{place}: must be bool, not {kind(given)}")
 
 
 @dataclasses.dataclass(frozen=True)
 class Descriptor:
-    """Keys and values by which the policy finds a limit, in the order of the policy's levels.
+    """Keys and values by which the policy finds a limit, in the order of the policy's levels. Raises CallError for
+    wrong types and values.
 
     hits: of this descriptor; None means those of the call. 0 only checks the limit; more than 0 is a bill,
         which a policy with `charge: billed` counts even beyond the limit.
@@ -32,22 +73,39 @@ class Descriptor:
     hold: bool = False
 
     def __post_init__(self) -> None:
-        entries = tuple((_bytes(key), _bytes(value)[:VALUE_BYTES_MAX]) for key, value in self.entries)
-        object.__setattr__(self, "entries", entries)
+        entries = []
+        for index, pair in enumerate(listed(self.entries, "entries", "(key, value)")):
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+                size = f" of {len(pair)}" if isinstance(pair, (tuple, list)) else ""
+                raise CallError(f"entries[{index}]: must be (key, value), not {kind(pair)}{size}")
+            key = encoded(pair[0], f"entries[{index}]: the key")
+            entries.append((key, encoded(pair[1], f"entries[{index}]: the value")[:VALUE_BYTES_MAX]))
+        if not entries:
+            raise CallError("entries: must not be empty")
+        if self.hits is not None:
+            _hits(self.hits, "hits", _DESCRIPTOR_HITS_MAX)
+        _flag(self.hold, "hold")
+        object.__setattr__(self, "entries", tuple(entries))
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """One decision: all descriptors are decided together.
+    """One decision: all descriptors are decided together. Raises CallError for wrong types and values.
 
-    hits: of all descriptors that do not name their own.
+    hits: of all descriptors that do not name their own; 0 means 1.
     """
 
     descriptors: Iterable[Descriptor]
     hits: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "descriptors", tuple(self.descriptors))
+        descriptors = listed(self.descriptors, "descriptors", "Descriptor")
+        for index, descriptor in enumerate(descriptors):
+            if not isinstance(descriptor, Descriptor):
+                advice = ": write Descriptor([(key, value)])" if isinstance(descriptor, tuple) else ""
+                raise CallError(f"descriptors[{index}]: must be Descriptor, not {kind(descriptor)}{advice}")
+        _hits(self.hits, "hits", _CALL_HITS_MAX)
+        object.__setattr__(self, "descriptors", tuple(descriptors))
 
     def _check_message(self, domain: str, holder: bytes):
         message = _messages.RateLimitRequest(domain=domain, hits_addend=self.hits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import datetime
+import math
 import random
 import secrets
 import ssl
@@ -15,11 +16,17 @@ from collections.abc import Sequence
 import grpc
 
 from . import _messages
-from ._call import Call
+from ._call import Call, CallError, kind, listed
 from ._decision import Decision, Failure, Outcome, of_response
+from ._degraded import Degraded
+from ._diagnosis import Endpoint
 
 # Envoy's own default.
 _TIMEOUT_SECONDS = 0.02
+# Beyond it, nobody waits any more.
+_TIMEOUT_SECONDS_MAX = 3_600
+# Timeout of `connect`: a handshake takes longer than a decision.
+_CONNECT_SECONDS = 1.0
 # At 20 ms each, 1,000 waiting calls are 50,000 decisions a second.
 _PENDING_MAX = 1_000
 # Timeout of a release, for which nobody waits, and how many may be on their way.
@@ -59,8 +66,15 @@ class Counters:
     failed: int = 0
 
 
+class SettingsError(TypeError, ValueError):
+    """What is wrong with a setting of a client."""
+
+
 class Client:
     """Client of a rate limit service. Share one in the whole process.
+
+    The first call without a decision is logged with its reason, and the first decision after it, by the logger
+    `tidegate_client` as warnings. Raises SettingsError for wrong types and values.
 
     address: http://HOST:PORT or, with TLS, https://HOST:PORT.
     domain: of the policy.
@@ -84,15 +98,31 @@ class Client:
         identity_pem: tuple[bytes, bytes] | None = None,
         server_name: str | None = None,
     ) -> None:
-        self._secure, self._target = _target(address)
+        _must_be(address, str, "address")
+        _must_be(domain, str, "domain")
         if not domain:
-            raise ValueError("the domain must not be empty")
-        if on_failure not in ("allow", "deny"):
-            raise ValueError(f'on_failure: "allow" or "deny", not {on_failure!r}')
-        if timeout <= 0 or pending_max <= 0:
-            raise ValueError("timeout and pending_max must be greater than 0")
+            raise SettingsError("the domain must not be empty")
+        if not isinstance(on_failure, str) or on_failure not in ("allow", "deny"):
+            raise SettingsError(f'on_failure must be "allow" or "deny", not {on_failure!r}')
+        _must_be_seconds(timeout, "timeout")
+        _must_be(pending_max, int, "pending_max")
+        if timeout == 0 or pending_max <= 0:
+            raise SettingsError("timeout and pending_max must be greater than 0")
+        if timeout > _TIMEOUT_SECONDS_MAX:
+            raise SettingsError("the timeout must be at most an hour")
+        _must_be(ca_pem, (bytes, type(None)), "ca_pem")
+        _must_be(server_name, (str, type(None)), "server_name")
+        if identity_pem is not None:
+            if not isinstance(identity_pem, (tuple, list)) or len(identity_pem) != 2:
+                raise SettingsError("identity_pem must be (certificate chain, private key)")
+            for part, name in zip(identity_pem, ("identity_pem: the certificate chain", "identity_pem: the private key")):
+                _must_be(part, bytes, name)
+        self._secure, host, port = _target(address)
         if not self._secure and (ca_pem or identity_pem or server_name):
-            raise ValueError("certificates are set, but the address does not start with https://")
+            raise SettingsError("certificates are only allowed with an address that starts with https://")
+        self._endpoint = Endpoint(host, port, self._secure, server_name, timeout, pending_max)
+        self._degraded = Degraded(self._endpoint, domain, on_failure == "allow")
+        self._closed = False
         self._domain = domain
         self._timeout = timeout
         self._fails_open = on_failure == "allow"
@@ -106,6 +136,32 @@ class Client:
         self._stubs = {}
         self._releases: set[asyncio.Task] = set()
         self.counters = Counters()
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the server."""
+        return self._endpoint.address
+
+    @property
+    def domain(self) -> str:
+        return self._domain
+
+    async def connect(self, timeout: float = _CONNECT_SECONDS) -> None:
+        """Connects before the first call, so that it does not pay for the handshake, and asks whether the server has
+        the rate limit service. Nothing is charged or counted.
+
+        Raises Failure, whose message is the reason, if there is no answer within `timeout` seconds.
+        """
+        _must_be_seconds(timeout, "timeout")
+        # Servers reject a request without descriptors before they look at limits.
+        message = _messages.RateLimitRequest(domain=self._domain)
+        try:
+            await self._ask(message, timeout=min(timeout, _TIMEOUT_SECONDS_MAX))
+        except Failure as failure:
+            if failure.code is grpc.StatusCode.INVALID_ARGUMENT or _names_descriptors(failure):
+                return
+            reason = await asyncio.to_thread(self._endpoint.diagnose, failure, _messages.CHECK, timeout)
+            raise Failure(failure.kind, failure.code, reason, diagnosed=True) from None
 
     async def check(self, call: Call) -> Decision:
         """Asks for a decision. Returns within the timeout, never sleeps, and never repeats a call.
@@ -121,8 +177,10 @@ class Client:
 
         The timeout is that of one decision. The service takes up to 1,024 calls at once; beyond, all fail.
         """
+        calls = listed(calls, "calls", "Call")
         message = _messages.CheckRequest()
         for call in calls:
+            _must_be_call(call)
             if call.descriptors:
                 message.requests.append(call._check_message(self._domain, b""))
         results = iter(())
@@ -140,11 +198,11 @@ class Client:
             if not call.descriptors:
                 decisions.append(Decision(Outcome.ALLOWED, True))
             elif failure is not None:
-                decisions.append(self._decide(None, failure))
+                decisions.append(self._decide(None, failure, _messages.CHECK_MANY))
             else:
                 result = next(results)
                 error = None if result.HasField("response") else _failure(result.error)
-                decisions.append(self._decide(result.response, error))
+                decisions.append(self._decide(result.response, error, _messages.CHECK_MANY))
         return decisions
 
     def hold(self, call: Call) -> Hold:
@@ -160,6 +218,7 @@ class Client:
 
         Raises Failure if the service may not have refunded it.
         """
+        _must_be_call(call)
         message = call._refund_message(self._domain)
         if message.descriptors:
             await self._ask(message)
@@ -173,6 +232,8 @@ class Client:
         denies on failure, calls without a decision are repeated after a random time of up to 100 ms, then up to
         200 ms, and so on up to 2 s.
         """
+        _must_be_call(call)
+        _must_be_seconds(patience, "patience")
         deadline = time.monotonic() + patience
         bound = _BACKOFF_SECONDS_FIRST
         while True:
@@ -193,9 +254,11 @@ class Client:
             await asyncio.sleep(sleep)
 
     async def close(self) -> None:
-        """Closes the connection, after the releases that are on their way."""
+        """Closes the connection, after the releases that are on their way. Calls that are waiting fail, as do later
+        ones."""
         if self._releases:
             await asyncio.wait(self._releases)
+        self._closed = True
         if self._channel is not None:
             await self._channel.close()
             self._channel = self._loop = None
@@ -207,6 +270,7 @@ class Client:
         await self.close()
 
     async def _check(self, call: Call, holder: bytes) -> Decision:
+        _must_be_call(call)
         if not call.descriptors:
             return Decision(Outcome.ALLOWED, True)
         try:
@@ -214,11 +278,14 @@ class Client:
         except Failure as failure:
             return self._decide(None, failure)
 
-    def _decide(self, response, failure: Failure | None) -> Decision:
+    def _decide(self, response, failure: Failure | None, method: str = _messages.CHECK) -> Decision:
         """Turns an answer into a decision, and counts it."""
         if failure is not None:
             self.counters.failed += 1
+            self._degraded.fail(failure, method)
             return Decision(Outcome.FAILED, self._fails_open, failure)
+        if self._degraded.active:
+            self._degraded.end()
         decision = of_response(response, datetime.datetime.now(datetime.timezone.utc))
         if decision.passes:
             self.counters.allowed += 1
@@ -226,16 +293,23 @@ class Client:
             self.counters.rejected += 1
         return decision
 
-    async def _ask(self, message, method: str = _messages.CHECK):
+    async def _ask(self, message, method: str = _messages.CHECK, timeout: float | None = None):
+        if self._closed:
+            raise Failure("closed")
         if self._pending >= self._pending_max:
             raise Failure("busy")
         self._pending += 1
         try:
-            return await self._stub(method)(message, timeout=self._timeout)
+            return await self._stub(method)(message, timeout=self._timeout if timeout is None else timeout)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise Failure("timeout", error.code()) from None
             raise Failure("status", error.code(), error.details() or "") from None
+        except (asyncio.CancelledError, grpc.aio.UsageError):
+            # A closed channel cancels its calls, which is not a cancellation of their tasks.
+            if self._closed and not _is_cancelled():
+                raise Failure("closed") from None
+            raise
         finally:
             self._pending -= 1
 
@@ -250,9 +324,9 @@ class Client:
                 certificate, key = self._identity_pem or (None, None)
                 authorities = self._ca_pem or _system_authorities()
                 credentials = grpc.ssl_channel_credentials(authorities, key, certificate)
-                self._channel = grpc.aio.secure_channel(self._target, credentials, options)
+                self._channel = grpc.aio.secure_channel(self._endpoint.address, credentials, options)
             else:
-                self._channel = grpc.aio.insecure_channel(self._target, options)
+                self._channel = grpc.aio.insecure_channel(self._endpoint.address, options)
             self._stubs = {
                 method: self._channel.unary_unary(
                     method, request_serializer=request.SerializeToString, response_deserializer=response.FromString)
@@ -266,7 +340,7 @@ class Client:
 
     def _release(self, call: Call, holder: bytes) -> None:
         """Releases slots without anybody waiting. One that fails leaves the slot to its lease."""
-        if len(self._releases) >= _RELEASES_MAX:
+        if self._closed or len(self._releases) >= _RELEASES_MAX:
             return
         task = asyncio.get_running_loop().create_task(self._send_release(call, holder))
         self._releases.add(task)
@@ -283,6 +357,7 @@ class Hold:
     """Slots that a request holds, as an asynchronous context. See `Client.hold`."""
 
     def __init__(self, client: Client, call: Call) -> None:
+        _must_be_call(call)
         self._client = client
         self._call = call
         self._holder = secrets.token_hex(16).encode()
@@ -316,16 +391,50 @@ def _failure(status) -> Failure:
     return Failure("timeout" if code is grpc.StatusCode.DEADLINE_EXCEEDED else "status", code, status.message)
 
 
-def _target(address: str) -> tuple[bool, str]:
-    wrong = ValueError(f"{address}: expected http://HOST:PORT or https://HOST:PORT")
-    parts = urllib.parse.urlsplit(address)
+def _names_descriptors(failure: Failure) -> bool:
+    """Whether the failure is envoyproxy/ratelimit's answer to a request without descriptors."""
+    return failure.code is grpc.StatusCode.UNKNOWN and "descriptor" in failure.message
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody cancelled this task. Python 3.10 does not know."""
+    task = asyncio.current_task()
+    return task is not None and hasattr(task, "cancelling") and task.cancelling() > 0
+
+
+def _must_be_call(call) -> None:
+    if not isinstance(call, Call):
+        raise CallError(f"call: must be Call, not {kind(call)}")
+
+
+def _must_be(given, types, name: str) -> None:
+    if not isinstance(given, types) or isinstance(given, bool):
+        wanted = (types if isinstance(types, tuple) else (types,))[0].__name__
+        raise SettingsError(f"{name} must be {wanted}, not {kind(given)}")
+
+
+def _must_be_seconds(given, name: str) -> None:
+    if not isinstance(given, (int, float)) or isinstance(given, bool):
+        raise SettingsError(f"{name} must be a number of seconds, not {kind(given)}")
+    if not (math.isfinite(given) and given >= 0):
+        raise SettingsError(f"{name} must be finite and at least 0")
+
+
+def _target(address: str) -> tuple[bool, str, int]:
+    # An address with a password is not repeated.
+    given = "" if "@" in address else f", not {address!r}"
+    wrong = SettingsError(f"the address must be http://HOST:PORT or https://HOST:PORT{given}")
+    # urlsplit removes blanks and line breaks.
+    if any(letter.isspace() or letter in "@?#" for letter in address):
+        raise wrong
     try:
+        parts = urllib.parse.urlsplit(address)
         port = parts.port
     except ValueError:
         raise wrong from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or port is None or parts.path not in ("", "/"):
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port or parts.path not in ("", "/"):
         raise wrong
-    return parts.scheme == "https", parts.netloc
+    return parts.scheme == "https", parts.hostname, port
 
 
 def _system_authorities() -> bytes | None:

@@ -38,18 +38,28 @@ class Outcome(enum.Enum):
 
 
 class Failure(Exception):
-    """Why there was no decision: `busy` (as many calls as allowed were waiting, and none was sent), `timeout`, or
-    `status`, another gRPC status than OK."""
+    """Why there was no decision.
 
-    def __init__(self, kind: str, code: grpc.StatusCode | None = None, message: str = "") -> None:
+    kind: `busy` (as many calls as allowed were waiting, and none was sent), `timeout`, `closed` (the client is), or
+        `status`, another gRPC status than OK.
+    message: of the status; from `Client.connect`, the reason.
+    """
+
+    def __init__(self, kind: str, code: grpc.StatusCode | None = None, message: str = "", *,
+                 diagnosed: bool = False) -> None:
         super().__init__(kind, code, message)
         self.kind, self.code, self.message = kind, code, message
+        self._diagnosed = diagnosed
 
     def may_pass_later(self) -> bool:
         """Whether the same call can succeed later."""
-        return self.code not in _WRONG
+        return self.kind != "closed" and self.code not in _WRONG
 
     def __str__(self) -> str:
+        if self._diagnosed:
+            return self.message
+        if self.kind == "closed":
+            return "the client is closed"
         if self.kind == "busy":
             return "too many calls are waiting for a decision"
         if self.kind == "timeout":

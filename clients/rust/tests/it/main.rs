@@ -10,6 +10,7 @@
 )]
 
 mod client;
+mod degraded;
 mod frozen_clock;
 mod holds;
 mod layer;

@@ -43,6 +43,11 @@ pub struct Certificates {
 
 impl Certificates {
     pub fn new() -> Certificates {
+        Certificates::until(rcgen::date_time_ymd(2999, 1, 1))
+    }
+
+    /// Certificates that are valid until then.
+    pub fn until(end: time::OffsetDateTime) -> Certificates {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -50,10 +55,34 @@ impl Certificates {
         let issuer = Issuer::new(params, key);
         let sign = |name: &str| {
             let key = KeyPair::generate().unwrap();
-            let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+            let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+            params.not_after = end;
             (params.signed_by(&key, &issuer).unwrap().pem(), key.serialize_pem())
         };
         Certificates { ca, server: sign("localhost"), client: sign("shop.test") }
+    }
+}
+
+/// How a Tidegate serves; by default over TLS, to clients with a certificate.
+pub struct TidegateSettings {
+    pub port: u16,
+    pub http_port: u16,
+    pub policy: &'static str,
+    pub tls: bool,
+    pub client_certificates: bool,
+    pub certificates: Certificates,
+}
+
+impl Default for TidegateSettings {
+    fn default() -> TidegateSettings {
+        TidegateSettings {
+            port: free_port(),
+            http_port: 0,
+            policy: POLICY,
+            tls: true,
+            client_certificates: true,
+            certificates: Certificates::new(),
+        }
     }
 }
 
@@ -71,25 +100,39 @@ impl Tidegate {
     }
 
     pub fn serve_at(port: u16, certificates: Certificates, arguments: &[&str]) -> Tidegate {
+        Tidegate::serve_with(
+            TidegateSettings { port, certificates, ..TidegateSettings::default() },
+            arguments,
+        )
+    }
+
+    pub fn serve_with(settings: TidegateSettings, arguments: &[&str]) -> Tidegate {
+        let TidegateSettings { port, http_port, policy, tls, client_certificates, certificates } =
+            settings;
         let directory = TempDir::new().unwrap();
         let file = |name: &str, text: &str| {
             let path = directory.path().join(name);
             fs::write(&path, text).unwrap();
             path
         };
-        let policy = file("policy.yaml", POLICY);
+        let policy = file("policy.yaml", policy);
         let log = directory.path().join("log");
-        let child = Command::new(program())
-            .env_clear()
-            .args(["serve", "--policy"])
-            .arg(policy)
-            .args(arguments)
-            .envs([("GRPC_HOST", "127.0.0.1"), ("HOST", "127.0.0.1"), ("PORT", "0")])
-            .envs([("DEBUG_PORT", "0"), ("LOG_FORMAT", "json"), ("GRPC_SERVER_USE_TLS", "true")])
+        let mut command = Command::new(program());
+        command.env_clear().args(["serve", "--policy"]).arg(policy).args(arguments);
+        if tls {
+            command
+                .env("GRPC_SERVER_USE_TLS", "true")
+                .env("GRPC_SERVER_TLS_CERT", file("server.pem", &certificates.server.0))
+                .env("GRPC_SERVER_TLS_KEY", file("server.key", &certificates.server.1));
+        }
+        if tls && client_certificates {
+            command.env("GRPC_CLIENT_TLS_CACERT", file("ca.pem", &certificates.ca));
+        }
+        let child = command
+            .envs([("GRPC_HOST", "127.0.0.1"), ("HOST", "127.0.0.1"), ("DEBUG_PORT", "0")])
+            .env("LOG_FORMAT", "json")
+            .env("PORT", http_port.to_string())
             .env("GRPC_PORT", port.to_string())
-            .env("GRPC_SERVER_TLS_CERT", file("server.pem", &certificates.server.0))
-            .env("GRPC_SERVER_TLS_KEY", file("server.key", &certificates.server.1))
-            .env("GRPC_CLIENT_TLS_CACERT", file("ca.pem", &certificates.ca))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(&log).unwrap())
@@ -99,7 +142,7 @@ impl Tidegate {
         until(|| {
             let text = serving.log();
             assert!(serving.child.try_wait().unwrap().is_none(), "it ended: {text}");
-            text.contains("\"message\":\"ready\"").then_some(())
+            text.contains("\"message\":\"ready").then_some(())
         });
         serving
     }

@@ -134,20 +134,29 @@ async fn tls_verifies_both_sides() {
 
 #[tokio::test]
 async fn wrong_settings_are_named() {
-    let build = |builder: tidegate_client::Builder| builder.build().err().map(|it| it.to_string());
-    let says = |address: &str| build(Client::builder(address, "shop")).unwrap_or_default();
-    for address in
-        ["tidegate:8081", "https://tidegate", "http://tidegate:8081/path", "", "ftp://a:1"]
-    {
-        assert!(
-            says(address).contains("expected http://HOST:PORT"),
-            "{address}: {}",
-            says(address)
-        );
+    let vectors: serde_json::Value =
+        serde_json::from_str(include_str!("../../../vectors/server_address.json")).unwrap();
+    for address in vectors["valid"].as_array().unwrap() {
+        let address = address.as_str().unwrap();
+        // Without TLS, because a certificate is not what this is about.
+        let client = Client::builder(&address.replace("https", "http"), "shop").build().unwrap();
+        assert_eq!(client.address(), address.split_once("://").unwrap().1.trim_end_matches('/'));
+    }
+    let invalid = vectors["invalid"].as_array().unwrap();
+    assert!(invalid.len() >= 15);
+    for address in invalid {
+        let address = address.as_str().unwrap();
+        let error = Client::builder(address, "shop").build().unwrap_err().to_string();
+        assert!(error.contains(vectors["says"].as_str().unwrap()), "{address}: {error}");
+        assert!(!error.contains("secret"), "{error}");
     }
     let plain = || Client::builder("http://localhost:1", "shop");
     assert_eq!(plain().ca_pem("x").build().err(), Some(BuildError::TlsWithoutHttps));
     assert_eq!(plain().timeout(Duration::ZERO).build().err(), Some(BuildError::Zero("timeout")));
+    let hours = Duration::from_secs(7_200);
+    for timeout in [hours, Duration::MAX] {
+        assert_eq!(plain().timeout(timeout).build().err(), Some(BuildError::TimeoutTooLong));
+    }
     assert_eq!(plain().pending_max(0).build().err(), Some(BuildError::Zero("pending_max")));
     let nobody = Client::builder("http://localhost:1", "").build();
     assert_eq!(nobody.err(), Some(BuildError::DomainEmpty));
