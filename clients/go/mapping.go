@@ -19,7 +19,15 @@ const (
 	trustedProxiesMax = 16
 	// hitsMax is the maximum of hits that a header can ask for.
 	hitsMax = 1_000_000
+	// ipv6PrefixMax: all bits.
+	ipv6PrefixMax = 128
 )
+
+// IPv6Prefix is the number of bits by which IPv6 addresses are grouped by default: a customer usually has a network of
+// 64 bits or more.
+const IPv6Prefix = 64
+
+var errPrefix = errors.New("ipv6_prefix: must be 1 to 128")
 
 // Mapping says which descriptors a request has. clients/README.md describes its form, which is the same for all
 // languages; clients/vectors/mapping.json holds them equal.
@@ -88,7 +96,7 @@ func ParseMapping(text string) (*Mapping, error) {
 
 func parseMapping(text string) (*Mapping, error) {
 	if len(text) > mappingBytesMax {
-		return nil, fmt.Errorf("at most %d bytes", mappingBytesMax)
+		return nil, fmt.Errorf("must have at most %d bytes", mappingBytesMax)
 	}
 	var file mappingFile
 	decoder := json.NewDecoder(bytes.NewReader([]byte(text)))
@@ -97,23 +105,23 @@ func parseMapping(text string) (*Mapping, error) {
 		return nil, err
 	}
 	if _, err := decoder.Token(); err != io.EOF {
-		return nil, errors.New("text after the mapping")
+		return nil, errors.New("must have nothing after its end")
 	}
-	mapping := &Mapping{trustedProxies: file.TrustedProxies, ipv6Prefix: 128, hits: 1}
+	mapping := &Mapping{trustedProxies: file.TrustedProxies, ipv6Prefix: IPv6Prefix, hits: 1}
 	if file.TrustedProxies < 0 || file.TrustedProxies > trustedProxiesMax {
-		return nil, fmt.Errorf("trusted_proxies: at most %d", trustedProxiesMax)
+		return nil, fmt.Errorf("trusted_proxies: must be at most %d", trustedProxiesMax)
 	}
 	if file.IPv6Prefix != nil {
-		if mapping.ipv6Prefix = *file.IPv6Prefix; mapping.ipv6Prefix < 1 || mapping.ipv6Prefix > 128 {
-			return nil, errors.New("ipv6_prefix: 1 to 128")
+		if mapping.ipv6Prefix = *file.IPv6Prefix; mapping.ipv6Prefix < 1 || mapping.ipv6Prefix > ipv6PrefixMax {
+			return nil, errPrefix
 		}
 	}
 	switch {
 	case file.Hits != nil && file.HitsHeader != nil:
-		return nil, errors.New("hits or hits_header, not both")
+		return nil, errors.New("hits and hits_header cannot be combined: remove one")
 	case file.Hits != nil:
 		if mapping.hits = *file.Hits; mapping.hits < 1 || mapping.hits > hitsMax {
-			return nil, fmt.Errorf("hits: 1 to %d", hitsMax)
+			return nil, fmt.Errorf("hits: must be 1 to %d", hitsMax)
 		}
 	case file.HitsHeader != nil:
 		if mapping.hitsHeader = *file.HitsHeader; !isHeaderName(strings.ToLower(mapping.hitsHeader)) {
@@ -121,12 +129,12 @@ func parseMapping(text string) (*Mapping, error) {
 		}
 	}
 	if count := len(file.Descriptors); count < 1 || count > descriptorsMax {
-		return nil, fmt.Errorf("descriptors: 1 to %d", descriptorsMax)
+		return nil, fmt.Errorf("descriptors: must be a list of 1 to %d", descriptorsMax)
 	}
 	for index, descriptor := range file.Descriptors {
 		place := fmt.Sprintf("descriptors[%d].entries", index)
 		if count := len(descriptor.Entries); count < 1 || count > entriesMax {
-			return nil, fmt.Errorf("%s: 1 to %d", place, entriesMax)
+			return nil, fmt.Errorf("%s: must be a list of 1 to %d", place, entriesMax)
 		}
 		compiled := template{hold: descriptor.Hold}
 		for index, entry := range descriptor.Entries {
@@ -194,7 +202,7 @@ func (e entryFile) compile(place string) (func(*parts) (string, bool), error) {
 		})
 	}
 	if len(sources) != 1 {
-		return nil, fmt.Errorf("%s: exactly one of value, header, path_segment, path_prefix, method, client_address",
+		return nil, fmt.Errorf("%s: must have exactly one of value, header, path_segment, path_prefix, method, client_address",
 			place)
 	}
 	return sources[0], nil
@@ -255,15 +263,34 @@ func (m *Mapping) clientAddress(request *parts) string {
 	if !address.IsValid() {
 		address = request.peer
 	}
-	address = address.Unmap().WithZone("")
-	switch {
-	case !address.IsValid():
+	if !address.IsValid() {
 		return ""
-	case address.Is6() && m.ipv6Prefix < 128:
-		network, _ := address.Prefix(m.ipv6Prefix) // fails for lengths above 128 only
-		return network.String()
 	}
-	return address.String()
+	return networkText(address, m.ipv6Prefix)
+}
+
+// AddressEntry returns the entry for a caller's address, such as {"remote_address", "2001:db8::/64"}.
+//
+// An IPv6 address is cut to ipv6Prefix bits, usually IPv6Prefix, because a caller can usually choose among those of its
+// network. An IPv4 address is kept whole, even when it is written as IPv6. A prefix that is not 1 to 128 is an error, as
+// is an invalid address.
+func AddressEntry(key string, address netip.Addr, ipv6Prefix int) (Entry, error) {
+	switch {
+	case ipv6Prefix < 1 || ipv6Prefix > ipv6PrefixMax:
+		return Entry{}, errPrefix
+	case !address.IsValid():
+		return Entry{}, errors.New("address: must be valid, not the zero netip.Addr")
+	}
+	return Entry{key, networkText(address, ipv6Prefix)}, nil
+}
+
+func networkText(address netip.Addr, ipv6Prefix int) string {
+	address = address.Unmap().WithZone("")
+	if address.Is4() || ipv6Prefix == ipv6PrefixMax {
+		return address.String()
+	}
+	network, _ := address.Prefix(ipv6Prefix) // fails for lengths above 128 only
+	return network.String()
 }
 
 // parseAddress reads an address as in X-Forwarded-For, with or without a port.

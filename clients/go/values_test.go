@@ -90,6 +90,36 @@ func TestDescriptorsAreThoseOfTheSharedVectors(t *testing.T) {
 	}
 }
 
+func TestEntriesOfAddressesAreThoseOfTheSharedVectors(t *testing.T) {
+	type row struct {
+		Name, Address, Value, Says string
+		Prefix                     *int `json:"ipv6_prefix"`
+	}
+	var known struct{ Entries, Mistakes []row }
+	read(t, "caller_address.json", &known)
+	if len(known.Entries) < 10 {
+		t.Fatal("vectors are missing")
+	}
+	for _, it := range append(known.Entries, known.Mistakes...) {
+		prefix := IPv6Prefix
+		if it.Prefix != nil {
+			prefix = *it.Prefix
+		}
+		entry, err := AddressEntry("ip", parseAddress(it.Address), prefix)
+		if it.Says == "" && (err != nil || entry != Entry{"ip", it.Value}) || it.Says != "" && (err == nil || err.Error() != it.Says) {
+			t.Errorf("%+v: %+v %v", it, entry, err)
+		}
+	}
+	for _, text := range []string{"", "localhost", "203.0.113"} {
+		if _, err := AddressEntry("ip", parseAddress(text), IPv6Prefix); err == nil {
+			t.Error(text)
+		}
+	}
+	if entry, err := AddressEntry("ip", parseAddress("fe80::1%eth0"), 128); err != nil || entry.Value != "fe80::1" {
+		t.Error(entry, err)
+	}
+}
+
 func TestMistakesAreThoseOfTheSharedVectors(t *testing.T) {
 	var given vectors
 	read(t, "mapping.json", &given)

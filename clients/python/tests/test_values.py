@@ -1,12 +1,13 @@
 """Mappings, Retry-After, and responses: values computed from values."""
 
 import datetime
+import ipaddress
 import json
 import unittest
 
 from support import VECTORS
 
-from tidegate_client import VALUE_BYTES_MAX, Decision, Mapping, MappingError, Outcome
+from tidegate_client import VALUE_BYTES_MAX, CallError, Decision, Mapping, MappingError, Outcome, address_entry
 from tidegate_client import _decision, _messages
 from tidegate_client._mapping import decoded_path
 
@@ -35,6 +36,30 @@ class Values(unittest.TestCase):
                 expected = [[(raw(key), raw(value)) for key, value in it] for it in case["descriptors"]]
                 self.assertEqual([list(it.entries) for it in call.descriptors], expected)
                 self.assertEqual(call.hits, case.get("hits", 1))
+
+    def test_entries_of_addresses_are_those_of_the_shared_vectors(self):
+        vectors = json.loads((VECTORS / "caller_address.json").read_text())
+        self.assertGreaterEqual(len(vectors["entries"]), 10)
+        for case in vectors["entries"]:
+            more = {"ipv6_prefix": case["ipv6_prefix"]} if "ipv6_prefix" in case else {}
+            for address in (case["address"], ipaddress.ip_address(case["address"])):
+                with self.subTest(case["name"]):
+                    self.assertEqual(address_entry("ip", address, **more), ("ip", case["value"]))
+        for case in vectors["mistakes"]:
+            with self.assertRaises(CallError) as raised:
+                address_entry("ip", case["address"], case["ipv6_prefix"])
+            self.assertEqual(str(raised.exception), case["says"])
+        self.assertEqual(address_entry("ip", "fe80::1%eth0", 128), ("ip", "fe80::1"))
+        for key, address, prefix, says in [
+            (None, "::1", 64, "key: must be str or bytes"), ("ip", None, 64, "address: must be str"),
+            ("ip", b"::1", 64, "address: must be str"), ("ip", 7, 64, "address: must be str"),
+            ("ip", "", 64, "address: '' is not an IP address"), ("ip", "localhost", 64, "is not an IP address"),
+            ("ip", "203.0.113.0/24", 64, "is not an IP address"), ("ip", "::1", "64", "ipv6_prefix: must be 1 to 128"),
+            ("ip", "::1", None, "ipv6_prefix: must be 1 to 128"), ("ip", "::1", True, "ipv6_prefix: must be 1 to 128"),
+        ]:
+            with self.assertRaises(CallError) as raised:
+                address_entry(key, address, prefix)
+            self.assertIn(says, str(raised.exception))
 
     def test_mistakes_are_those_of_the_shared_vectors(self):
         cases = json.loads((VECTORS / "mapping.json").read_text())["mistakes"]

@@ -19,5 +19,5 @@ pub use client::{Client, ConnectError, Counters};
 pub use decision::{Decision, Failure, Outcome};
 pub use hold::Hold;
 pub use layer::{Admission, RateLimit, RateLimitLayer};
-pub use mapping::{Mapping, MappingError, PeerAddr, RequestParts};
+pub use mapping::{IPV6_PREFIX, Mapping, MappingError, PeerAddr, RequestParts, address_entry};
 pub use response_body::ResponseBody;

@@ -20,6 +20,11 @@ const TEXT_BYTES_MAX: usize = 64 * 1024;
 const TRUSTED_PROXIES_MAX: usize = 16;
 /// Maximum of hits that a header can ask for.
 const HITS_MAX: u32 = 1_000_000;
+/// Bits by which IPv6 addresses are grouped by default: a customer usually has a network of 64 bits or more.
+pub const IPV6_PREFIX: u8 = 64;
+/// All bits of an IPv6 address.
+const IPV6_PREFIX_MAX: u8 = 128;
+const WRONG_PREFIX: &str = "ipv6_prefix: must be 1 to 128";
 
 /// Which descriptors a request has.
 #[derive(Clone, Debug)]
@@ -87,7 +92,7 @@ impl std::error::Error for MappingError {}
 struct MappingFile {
     #[serde(default)]
     trusted_proxies: usize,
-    #[serde(default = "all_bits")]
+    #[serde(default = "default_prefix")]
     ipv6_prefix: u8,
     hits: Option<u32>,
     hits_header: Option<String>,
@@ -116,8 +121,8 @@ struct EntryFile {
     client_address: bool,
 }
 
-fn all_bits() -> u8 {
-    128
+fn default_prefix() -> u8 {
+    IPV6_PREFIX
 }
 
 impl Mapping {
@@ -128,7 +133,7 @@ impl Mapping {
     /// Returns what is wrong with it, and where.
     pub fn from_json(text: &str) -> Result<Mapping, MappingError> {
         if text.len() > TEXT_BYTES_MAX {
-            return Err(MappingError(format!("at most {TEXT_BYTES_MAX} bytes")));
+            return Err(MappingError(format!("must have at most {TEXT_BYTES_MAX} bytes")));
         }
         let file: MappingFile =
             serde_json::from_str(text).map_err(|error| MappingError(error.to_string()))?;
@@ -158,16 +163,38 @@ impl Mapping {
             let mut addresses = lists.iter().rev().flat_map(|it| it.rsplit(|&byte| byte == b','));
             parse_address(addresses.nth(skip)?)
         });
-        let address = forwarded.or(request.peer)?.to_canonical();
-        let text = match address {
-            IpAddr::V6(address) if self.ipv6_prefix < all_bits() => {
-                let mask = !(u128::MAX.checked_shr(self.ipv6_prefix.into()).unwrap_or(0));
-                let network = Ipv6Addr::from_bits(address.to_bits() & mask);
-                format!("{network}/{}", self.ipv6_prefix)
-            }
-            IpAddr::V4(_) | IpAddr::V6(_) => address.to_string(),
-        };
-        Some(Bytes::from(text))
+        let address = forwarded.or(request.peer)?;
+        Some(Bytes::from(network_text(address, self.ipv6_prefix)))
+    }
+}
+
+/// Returns the entry for a caller's address, such as `("remote_address", "2001:db8::/64")`.
+///
+/// An IPv6 address is cut to `ipv6_prefix` bits, usually [`IPV6_PREFIX`], because a caller can usually choose among
+/// those of its network. An IPv4 address is kept whole, even when it is written as IPv6.
+///
+/// # Errors
+///
+/// Returns an error if the prefix is not 1 to 128.
+pub fn address_entry(
+    key: &str,
+    address: IpAddr,
+    ipv6_prefix: u8,
+) -> Result<(String, String), MappingError> {
+    if !(1..=IPV6_PREFIX_MAX).contains(&ipv6_prefix) {
+        return Err(MappingError(WRONG_PREFIX.to_owned()));
+    }
+    Ok((key.to_owned(), network_text(address, ipv6_prefix)))
+}
+
+fn network_text(address: IpAddr, ipv6_prefix: u8) -> String {
+    match address.to_canonical() {
+        IpAddr::V6(address) if ipv6_prefix < IPV6_PREFIX_MAX => {
+            let mask = !(u128::MAX.checked_shr(ipv6_prefix.into()).unwrap_or(0));
+            let network = Ipv6Addr::from_bits(address.to_bits() & mask);
+            format!("{network}/{ipv6_prefix}")
+        }
+        address => address.to_string(),
     }
 }
 
@@ -226,21 +253,23 @@ fn parse_address(text: &[u8]) -> Option<IpAddr> {
 impl MappingFile {
     fn compile(self) -> Result<Mapping, String> {
         if self.trusted_proxies > TRUSTED_PROXIES_MAX {
-            return Err(format!("trusted_proxies: at most {TRUSTED_PROXIES_MAX}"));
+            return Err(format!("trusted_proxies: must be at most {TRUSTED_PROXIES_MAX}"));
         }
-        if !(1..=all_bits()).contains(&self.ipv6_prefix) {
-            return Err("ipv6_prefix: 1 to 128".to_owned());
+        if !(1..=IPV6_PREFIX_MAX).contains(&self.ipv6_prefix) {
+            return Err(WRONG_PREFIX.to_owned());
         }
         let hits = match (self.hits, self.hits_header) {
-            (Some(_), Some(_)) => return Err("hits or hits_header, not both".to_owned()),
+            (Some(_), Some(_)) => {
+                return Err("hits and hits_header cannot be combined: remove one".to_owned());
+            }
             (Some(hits), None) if (1..=HITS_MAX).contains(&hits) => Hits::Fixed(hits),
-            (Some(_), None) => return Err(format!("hits: 1 to {HITS_MAX}")),
+            (Some(_), None) => return Err(format!("hits: must be 1 to {HITS_MAX}")),
             (None, Some(name)) => Hits::Header(header_name(&name, "hits_header")?),
             (None, None) => Hits::Fixed(1),
         };
         let count = self.descriptors.len();
         if !(1..=DESCRIPTORS_MAX).contains(&count) {
-            return Err(format!("descriptors: 1 to {DESCRIPTORS_MAX}"));
+            return Err(format!("descriptors: must be a list of 1 to {DESCRIPTORS_MAX}"));
         }
         let templates = self.descriptors.into_iter().enumerate();
         let descriptors = templates
@@ -254,7 +283,7 @@ impl MappingFile {
 impl DescriptorFile {
     fn compile(self, place: &str) -> Result<Template, String> {
         if !(1..=ENTRIES_MAX).contains(&self.entries.len()) {
-            return Err(format!("{place}.entries: 1 to {ENTRIES_MAX}"));
+            return Err(format!("{place}.entries: must be a list of 1 to {ENTRIES_MAX}"));
         }
         let entries = self.entries.into_iter().enumerate();
         let entries = entries
@@ -286,7 +315,7 @@ impl EntryFile {
         match (sources.pop(), sources.is_empty()) {
             (Some(source), true) => Ok((Bytes::from(self.key), source)),
             _ => Err(format!(
-                "{place}: exactly one of value, header, path_segment, path_prefix, method, client_address"
+                "{place}: must have exactly one of value, header, path_segment, path_prefix, method, client_address"
             )),
         }
     }
@@ -361,6 +390,27 @@ mod tests {
             let error = Mapping::from_json(&case["mapping"].to_string()).expect_err("a mistake");
             let place = case["says"].as_str().unwrap();
             assert!(error.to_string().contains(place), "{error} for {case}");
+        }
+    }
+
+    #[test]
+    fn entries_of_addresses_are_those_of_the_shared_vectors() {
+        let vectors: Value =
+            serde_json::from_str(include_str!("../../vectors/caller_address.json")).unwrap();
+        let entry = |case: &Value| {
+            let prefix =
+                case["ipv6_prefix"].as_u64().map_or(IPV6_PREFIX, |it| it.try_into().unwrap());
+            address_entry("ip", case["address"].as_str().unwrap().parse().unwrap(), prefix)
+        };
+        let cases = vectors["entries"].as_array().unwrap();
+        assert!(cases.len() >= 10);
+        for case in cases {
+            let expected = ("ip".to_owned(), case["value"].as_str().unwrap().to_owned());
+            assert_eq!(entry(case), Ok(expected), "{}", case["name"]);
+        }
+        for case in vectors["mistakes"].as_array().unwrap() {
+            let error = entry(case).unwrap_err().to_string();
+            assert!(error.contains(case["says"].as_str().unwrap()), "{error} for {case}");
         }
     }
 

@@ -1,5 +1,6 @@
 """Client of Tidegate and of other servers of Envoy's Rate Limit Service, and ASGI middleware."""
 
+from ._address import IPV6_PREFIX, address_entry
 from ._asgi import Admission, RateLimitMiddleware
 from ._call import VALUE_BYTES_MAX, Call, CallError, Descriptor
 from ._client import Client, Counters, SettingsError
@@ -7,6 +8,7 @@ from ._decision import Decision, Failure, Outcome
 from ._mapping import Mapping, MappingError
 
 __all__ = [
+    "IPV6_PREFIX",
     "VALUE_BYTES_MAX",
     "Admission",
     "Call",
@@ -21,4 +23,5 @@ __all__ = [
     "Outcome",
     "RateLimitMiddleware",
     "SettingsError",
+    "address_entry",
 ]

@@ -12,6 +12,7 @@ import re
 import urllib.parse
 from collections.abc import Sequence
 
+from ._address import IPV6_PREFIX, network_text
 from ._call import Call, Descriptor
 
 # Bounds of a mapping. With VALUE_BYTES_MAX, the largest call has 512 KiB; the service takes 1 MiB.
@@ -44,12 +45,18 @@ class Mapping:
     @classmethod
     def from_json(cls, text: str) -> Mapping:
         """Reads a mapping. Raises MappingError, which says what is wrong with it, and where."""
-        if len(text.encode()) > _TEXT_BYTES_MAX:
-            raise MappingError(f"mapping: at most {_TEXT_BYTES_MAX} bytes")
+        if not isinstance(text, str):
+            raise MappingError(f"mapping: must be JSON as str, not {type(text).__name__}")
+        if len(text) > _TEXT_BYTES_MAX or len(text.encode(errors="replace")) > _TEXT_BYTES_MAX:
+            raise MappingError(f"mapping: must have at most {_TEXT_BYTES_MAX} bytes")
         try:
             return _read(json.loads(text))
         except json.JSONDecodeError as error:
             raise MappingError(f"mapping: {error}") from None
+        except RecursionError:
+            raise MappingError("mapping: must not be nested so deeply") from None
+        except UnicodeEncodeError:
+            raise MappingError("mapping: must be text that UTF-8 can encode") from None
 
     def call(self, method: str, path: bytes, headers: Headers, peer: str | None) -> Call:
         """The call for a request. A descriptor whose value is missing is left out, as in Envoy; a call without
@@ -87,13 +94,7 @@ class Mapping:
             if len(addresses) >= self._trusted_proxies:
                 address = _address(addresses[-self._trusted_proxies].decode("latin-1").strip(" \t"))
         address = address or (_address(peer) if peer else None)
-        if address is None:
-            return None
-        if address.version == 6 and address.ipv4_mapped:
-            address = address.ipv4_mapped
-        if address.version == 6 and self._ipv6_prefix < 128:
-            return str(ipaddress.IPv6Network((int(address), self._ipv6_prefix), strict=False)).encode()
-        return str(address).encode()
+        return None if address is None else network_text(address, self._ipv6_prefix).encode()
 
 
 class _Request:
@@ -138,59 +139,58 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         if not port.isdigit():
             return None
     try:
-        address = ipaddress.ip_address(text)
+        return ipaddress.ip_address(text)
     except ValueError:
         return None
-    return ipaddress.IPv6Address(int(address)) if address.version == 6 and address.scope_id else address
 
 
 def _read(file) -> Mapping:
-    _check(isinstance(file, dict), "", "an object")
+    _check(isinstance(file, dict), "", "must be an object")
     _only(file, "", ("trusted_proxies", "ipv6_prefix", "hits", "hits_header", "descriptors"))
     trusted = file.get("trusted_proxies", 0)
-    _check(_integer(trusted, 0, _TRUSTED_PROXIES_MAX), "trusted_proxies", f"at most {_TRUSTED_PROXIES_MAX}")
-    prefix = file.get("ipv6_prefix", 128)
-    _check(_integer(prefix, 1, 128), "ipv6_prefix", "1 to 128")
+    _check(_integer(trusted, 0, _TRUSTED_PROXIES_MAX), "trusted_proxies", f"must be at most {_TRUSTED_PROXIES_MAX}")
+    prefix = file.get("ipv6_prefix", IPV6_PREFIX)
+    _check(_integer(prefix, 1, 128), "ipv6_prefix", "must be 1 to 128")
     if "hits" in file and "hits_header" in file:
-        raise MappingError("mapping: hits or hits_header, not both")
+        raise MappingError("mapping: hits and hits_header cannot be combined: remove one")
     hits = file.get("hits", 1)
-    _check(_integer(hits, 1, _HITS_MAX), "hits", f"1 to {_HITS_MAX}")
+    _check(_integer(hits, 1, _HITS_MAX), "hits", f"must be 1 to {_HITS_MAX}")
     hits_header = _header(file["hits_header"], "hits_header") if "hits_header" in file else None
     descriptors = file.get("descriptors")
     good = isinstance(descriptors, list) and 1 <= len(descriptors) <= _DESCRIPTORS_MAX
-    _check(good, "descriptors", f"1 to {_DESCRIPTORS_MAX}")
+    _check(good, "descriptors", f"must be a list of 1 to {_DESCRIPTORS_MAX}")
     read = [_descriptor(it, f"descriptors[{index}]") for index, it in enumerate(descriptors)]
     return Mapping(trusted, prefix, hits, hits_header, read)
 
 
 def _descriptor(given, place: str):
-    _check(isinstance(given, dict), place, "an object")
+    _check(isinstance(given, dict), place, "must be an object")
     _only(given, place, ("hold", "entries"))
     hold = given.get("hold", False)
-    _check(isinstance(hold, bool), f"{place}.hold", "true or false")
+    _check(isinstance(hold, bool), f"{place}.hold", "must be true or false")
     entries = given.get("entries")
     good = isinstance(entries, list) and 1 <= len(entries) <= _ENTRIES_MAX
-    _check(good, f"{place}.entries", f"1 to {_ENTRIES_MAX}")
+    _check(good, f"{place}.entries", f"must be a list of 1 to {_ENTRIES_MAX}")
     return hold, [_entry(it, f"{place}.entries[{index}]") for index, it in enumerate(entries)]
 
 
 def _entry(given, place: str):
-    _check(isinstance(given, dict), place, "an object")
+    _check(isinstance(given, dict), place, "must be an object")
     _only(given, place, ("key", *_SOURCES))
     key = given.get("key")
     _check(isinstance(key, str) and key, f"{place}.key", "must not be empty")
     for flag in ("method", "client_address"):
-        _check(isinstance(given.get(flag, False), bool), f"{place}.{flag}", "true or false")
+        _check(isinstance(given.get(flag, False), bool), f"{place}.{flag}", "must be true or false")
     named = [source for source in _SOURCES if source in given and given[source] is not False]
-    _check(len(named) == 1, place, f"exactly one of {', '.join(_SOURCES)}")
+    _check(len(named) == 1, place, f"must have exactly one of {', '.join(_SOURCES)}")
     source, argument = named[0], given[named[0]]
     where = f"{place}.{source}"
     if source == "path_segment":
-        _check(_integer(argument, 0, 1 << 31), where, "a number from 0")
+        _check(_integer(argument, 0, 1 << 31), where, "must be a number from 0")
     elif source == "header":
         argument = _header(argument, where)
     elif source in ("value", "path_prefix"):
-        _check(isinstance(argument, str), where, "a text")
+        _check(isinstance(argument, str), where, "must be a text")
         _check(source == "value" or argument.startswith("/"), where, "must start with /")
         argument = argument.encode()
     return key.encode(), source, argument
@@ -208,7 +208,7 @@ def _integer(value, low: int, high: int) -> bool:
 
 def _only(given: dict, place: str, known: tuple[str, ...]) -> None:
     for key in given:
-        _check(key in known, f"{place}.{key}" if place else key, f"unknown; known are {', '.join(known)}")
+        _check(key in known, f"{place}.{key}" if place else key, f"is not a key of a mapping here: use {', '.join(known)}")
 
 
 def _check(good, place: str, says: str) -> None:
