@@ -214,7 +214,7 @@ lint: ## check format, lints, dependencies, and the size of src
 	$(CARGO) clippy --locked --lib --no-default-features -- --deny warnings
 	$(CARGO) clippy --locked --lib --no-default-features --features redis -- --deny warnings
 	$(CARGO) fmt --check --manifest-path clients/rust/Cargo.toml
-	CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),target) $(CARGO) clippy --locked --all-targets \
+	CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),target) $(CARGO) clippy --locked --all-targets --all-features \
 		--manifest-path clients/rust/Cargo.toml -- --deny warnings
 	@CARGO="$(CARGO)" .ci/dependencies
 

@@ -10,6 +10,8 @@ mod hold;
 mod layer;
 mod mapping;
 mod messages;
+#[cfg(any(feature = "opentelemetry", feature = "prometheus"))]
+mod metrics;
 mod response_body;
 mod wait;
 
@@ -20,4 +22,8 @@ pub use decision::{Decision, Failure, Outcome};
 pub use hold::Hold;
 pub use layer::{Admission, RateLimit, RateLimitLayer};
 pub use mapping::{IPV6_PREFIX, Mapping, MappingError, PeerAddr, RequestParts, address_entry};
+#[cfg(feature = "prometheus")]
+pub use metrics::PrometheusCollector;
+#[cfg(feature = "opentelemetry")]
+pub use metrics::observe;
 pub use response_body::ResponseBody;

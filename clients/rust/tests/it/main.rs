@@ -14,5 +14,7 @@ mod degraded;
 mod frozen_clock;
 mod holds;
 mod layer;
+#[cfg(any(feature = "opentelemetry", feature = "prometheus"))]
+mod metrics;
 mod support;
 mod without_tidegate;
