@@ -1,7 +1,7 @@
 //! Batching is invisible: calls that become one script call leave the same values and expiries in
 //! Redis, and get the same answers, as the same calls in smaller writes or one by one.
 //!
-//! 1,500 random sequences, in `make proof` as many as make a million calls. Counters live for 50
+//! 5,000 random sequences, in `make proof` as many as make a million calls. Counters live for 50
 //! sequences, so that states of earlier windows, of other limits, and of clocks that ran ahead are
 //! met; in every other seed, the clock steps back and values are spoiled on the way. The seeds are
 //! printed, TIDEGATE_SEED sets the first.
@@ -26,7 +26,7 @@ use crate::support::proof;
 use crate::support::random::Random;
 use crate::support::redis_server::Server;
 
-const SEQUENCES: u64 = 1_500;
+const SEQUENCES: u64 = 5_000;
 const SEQUENCES_PROVED: u64 = 90_000;
 const SEQUENCES_PER_SEED: u64 = 50;
 const COUNTERS: u64 = 12;
