@@ -27,7 +27,8 @@ impl<'a> Query<'a> {
         repeated: &[&str],
         usage: &str,
     ) -> Result<Query<'a>, String> {
-        let query = Query(form_urlencoded::parse(query.unwrap_or_default().as_bytes()).collect());
+        let query =
+            Query(url::form_urlencoded::parse(query.unwrap_or_default().as_bytes()).collect());
         let known = |name: &&str| single.contains(name) || repeated.contains(name);
         let all_known = query.0.iter().all(|(name, _)| known(&&**name));
         let none_repeated = single.iter().all(|name| query.values(name).count() < 2);

@@ -39,7 +39,8 @@ pub fn post_to_debug_port(
     token_file: &Path,
 ) -> Result<String, Failure> {
     let token = read_secret_file(token_file)?;
-    let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(parameters).finish();
+    let query =
+        url::form_urlencoded::Serializer::new(String::new()).extend_pairs(parameters).finish();
     let request = Request::post(format!("{path}?{query}"))
         .header(HOST, "tidegate")
         .header(AUTHORIZATION, format!("Bearer {token}"))

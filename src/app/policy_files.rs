@@ -97,7 +97,10 @@ impl PolicyFiles {
         let paths = match &settings.runtime_root {
             _ if !is_runtime_root => settings.policy.clone(),
             Some(root) => {
-                vec![root.join(&settings.runtime_subdirectory).join(&settings.runtime_appdirectory)]
+                // An absolute path stays below the root, as with Go's filepath.Join.
+                let below = |path: &PathBuf, name: &str| path.join(name.trim_start_matches('/'));
+                let subdirectory = below(root, &settings.runtime_subdirectory);
+                vec![below(&subdirectory, &settings.runtime_appdirectory)]
             }
             None => {
                 let reason = "no policy is configured: give --policy FILE|DIR, or RUNTIME_ROOT as \
@@ -308,6 +311,26 @@ mod tests {
             std::os::unix::net::UnixListener::bind(directory.path().join("b.yaml")).unwrap();
         let error = files.list().unwrap_err().to_string();
         assert!(error.contains("b.yaml: neither a file nor a directory"), "{error}");
+    }
+
+    #[test]
+    fn the_directories_below_the_runtime_root_stay_below_it() {
+        for (subdirectory, directory, expected) in [
+            ("", "config", "/r/config"),
+            ("x", "config", "/r/x/config"),
+            ("/x", "config", "/r/x/config"),
+            ("/x", "/config", "/r/x/config"),
+            ("//x/", "/a/b", "/r/x/a/b"),
+            ("/", "/", "/r"),
+        ] {
+            let sources = Sources::from_environment(&[
+                ("RUNTIME_ROOT", "/r"),
+                ("RUNTIME_SUBDIRECTORY", subdirectory),
+                ("RUNTIME_APPDIRECTORY", directory),
+            ]);
+            let files = PolicyFiles::new(&Settings::read(&sources).unwrap().0).unwrap();
+            assert_eq!(files.paths, [PathBuf::from(expected)], "{subdirectory} {directory}");
+        }
     }
 
     #[test]

@@ -8,7 +8,8 @@ use std::fmt;
 use std::net::IpAddr;
 
 use super::drop_in::DropIn;
-use super::precedence::TextMap;
+use super::precedence::{TextMap, is_service_link};
+use super::redis_settings::{is_redis_url, redis_advice};
 use super::setting_row::SettingRow;
 use super::table::{Settings, TABLE};
 use super::value_types::CounterAccessSetting;
@@ -173,16 +174,36 @@ pub fn find_notices(
     for (name, text) in environment {
         let is_off =
             text.is_empty() || ["false", "0", "f"].contains(&text.to_ascii_lowercase().as_str());
-        match ignored_reason(name) {
-            Some(reason) if !is_off => notice(NoticeKind::NoEffect, name, reason),
-            Some(_) => {}
-            None if is_unknown(name, drop_in.is_some()) => {
-                notice(NoticeKind::UnknownVariable, name, &typo_advice(name));
+        let is_own = name.starts_with("TIDEGATE_");
+        let is_known = known_variables().any(|known| known == *name);
+        if let Some(reason) = ignored_reason(name) {
+            if !is_off {
+                notice(NoticeKind::NoEffect, name, reason);
             }
-            None => {}
+        } else if is_service_link(name, text) && (is_own || is_known) {
+            notice(NoticeKind::NoEffect, name, SERVICE_LINK);
+        } else if is_known || is_kubernetes_variable(name, text) {
+        } else if let Some(advice) = advice_on_redis(name, text, settings.counts_in_redis()) {
+            notice(NoticeKind::UnknownVariable, name, &format!("it is not read: {advice}"));
+        } else if is_own || drop_in.is_some() && has_compat_prefix(name) {
+            notice(NoticeKind::UnknownVariable, name, &typo_advice(name));
         }
     }
     notices
+}
+
+/// Why a variable that Kubernetes sets has no effect.
+const SERVICE_LINK: &str = "Kubernetes sets it, because the namespace has a Service of this name; it \
+                            is not read as a setting. `enableServiceLinks: false` in the pod's spec \
+                            removes such variables";
+
+/// Returns advice on a variable that other programs read to find Redis: by its name or, if no Redis is
+/// configured, by its value, as in DATABASE_URL.
+fn advice_on_redis(name: &str, text: &str, has_redis: bool) -> Option<&'static str> {
+    let is_for_redis = name.starts_with("REDIS") || name.starts_with("VALKEY");
+    let by_name = redis_advice(name).filter(|_| is_for_redis).map(|(_, advice)| advice);
+    let by_value = || (!has_redis && is_redis_url(text)).then(|| redis_advice("URL")).flatten();
+    by_name.or_else(|| by_value().map(|(_, advice)| advice))
 }
 
 /// Minimum length of a secret that cannot be guessed, in bytes: 128 random bits in base64.
@@ -267,16 +288,11 @@ fn known_variables() -> impl Iterator<Item = String> {
     TABLE.iter().map(SettingRow::variable).chain(compat)
 }
 
-/// Returns whether a variable is not a setting, although it has the prefix of one. In drop-in mode,
-/// these include the prefixes of envoyproxy/ratelimit.
-fn is_unknown(name: &str, is_drop_in: bool) -> bool {
-    let has_compat_prefix = || {
-        COMPAT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-            && !is_kubernetes_service_variable(name)
-            && !ACCEPTED_VARIABLES.contains(&name)
-    };
-    (name.starts_with("TIDEGATE_") || is_drop_in && has_compat_prefix())
-        && !known_variables().any(|known| known == name)
+/// Returns whether a variable has a prefix of those of envoyproxy/ratelimit, and is none that it
+/// reads without effect here.
+fn has_compat_prefix(name: &str) -> bool {
+    COMPAT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        && !ACCEPTED_VARIABLES.contains(&name)
 }
 
 /// Returns advice for an unknown environment variable.
@@ -288,13 +304,13 @@ fn typo_advice(name: &str) -> String {
     }
 }
 
-/// Returns whether `name` is a variable that Kubernetes sets for a service in the same namespace,
-/// such as REDIS_SERVICE_HOST or REDIS_PORT_6379_TCP for the service `redis`.
-fn is_kubernetes_service_variable(name: &str) -> bool {
+/// Returns whether Kubernetes sets a variable for a Service in the same namespace, such as
+/// REDIS_SERVICE_HOST or REDIS_PORT_6379_TCP for the Service `redis`.
+fn is_kubernetes_variable(name: &str, text: &str) -> bool {
     let has_port_number = |(_, rest): (&str, &str)| rest.starts_with(|c: char| c.is_ascii_digit());
     name.contains("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")
-        || name.ends_with("_PORT")
+        || is_service_link(name, text)
         || name.split_once("_PORT_").is_some_and(has_port_number)
 }
 
@@ -385,6 +401,63 @@ mod tests {
     fn a_misspelled_tidegate_variable_gets_a_notice() {
         let notices = notices_for(&[("TIDEGATE_GRPCPORT", "1")]);
         assert!(notices[0].contains("did you mean TIDEGATE_GRPC_PORT?"), "{notices:?}");
+    }
+
+    #[test]
+    fn a_variable_that_other_programs_read_for_redis_gets_a_notice() {
+        for (name, text, part) in [
+            ("REDIS_HOST", "redis", "set REDIS_URL to the address"),
+            ("REDIS_PORT", "6379", "set REDIS_URL to the address"),
+            ("REDIS_URI", "redis:6379", "set REDIS_URL to the address"),
+            ("VALKEY_URL", "valkey://h", "set REDIS_URL to the address"),
+            ("REDIS_CLUSTER_NODES", "a:1,b:1", "set REDIS_URL to the address"),
+            ("DATABASE_URL", "rediss://:hunter2@h", "set REDIS_URL to the address"),
+            ("REDISCLOUD_URL", "redis://:hunter2@h", "set REDIS_URL to the address"),
+            ("CACHE_ADDR", "REDIS://:hunter2@h", "set REDIS_URL to the address"),
+            ("REDIS_PASSWORD", "hunter2", "set REDIS_AUTH"),
+            ("REDIS_USERNAME", "ann", "set REDIS_AUTH"),
+            ("VALKEY_PASSWORD", "hunter2", "set REDIS_AUTH"),
+            ("REDISCLI_AUTH", "hunter2", "set REDIS_AUTH"),
+            ("REDIS_DB", "3", "as path in REDIS_URL"),
+            ("REDIS_DATABASE", "3", "as path in REDIS_URL"),
+            ("REDIS_SENTINEL_HOSTS", "a:1", "set REDIS_TYPE=sentinel"),
+            ("REDIS_SSL", "true", "set REDIS_TLS=true"),
+        ] {
+            let notices = notices_for(&[(name, text)]);
+            assert_eq!(notices.len(), 1, "{notices:?}");
+            let start = format!("unknown environment variable {name}: it is not read: ");
+            assert!(notices[0].starts_with(&start) && notices[0].contains(part), "{notices:?}");
+            assert!(!notices[0].contains("hunter2"), "{notices:?}");
+        }
+        for (name, text) in
+            [("DATABASE_URL", "postgres://h"), ("REDISCOVERY", "1"), ("REDIS_AUTH", "pw")]
+        {
+            assert_eq!(notices_for(&[(name, text)]), Vec::<String>::new(), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_address_of_a_kubernetes_service_is_no_setting() {
+        let link = "tcp://10.0.0.1:8081";
+        for name in
+            ["GRPC_PORT", "DEBUG_PORT", "TIDEGATE_GRPC_PORT", "TIDEGATE_HTTP_PORT", "TIDEGATE_PORT"]
+        {
+            let notices = notices_for(&[(name, link)]);
+            assert_eq!(notices.len(), 1, "{notices:?}");
+            let start = format!("{name} has no effect: Kubernetes sets it, because the namespace");
+            assert!(notices[0].starts_with(&start), "{notices:?}");
+        }
+        for (name, text) in [
+            ("REDIS_PORT", "tcp://10.0.0.1:6379"),
+            ("SHOP_PORT", "udp://10.0.0.1:53"),
+            ("TIDEGATE_SERVICE_HOST", "10.0.0.1"),
+            ("TIDEGATE_SERVICE_PORT_GRPC", "8081"),
+            ("TIDEGATE_PORT_8081_TCP", link),
+            ("TIDEGATE_PORT_8081_TCP_ADDR", "10.0.0.1"),
+            ("VALKEY_SERVICE_PORT", "6379"),
+        ] {
+            assert_eq!(notices_for(&[(name, text)]), Vec::<String>::new(), "{name}");
+        }
     }
 
     #[test]

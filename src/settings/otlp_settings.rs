@@ -3,6 +3,7 @@
 //!
 //! `telemetry::otlp` implements the export.
 
+use super::server_url::percent_decode;
 use super::setting_error::SettingError;
 use super::table::Settings;
 use super::value_types::{OnOff, ValueError, unknown_word_error};
@@ -169,21 +170,6 @@ fn parse_pairs(text: &str) -> Option<Vec<(String, String)>> {
         Some((name.to_owned(), percent_decode(value.trim())?))
     };
     items.map(pair).collect()
-}
-
-fn percent_decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let digits = [rest.next()?, rest.next()?];
-        let digits = std::str::from_utf8(&digits).ok()?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::drop_in::DropIn;
+use super::server_url::{HIDDEN, hide_secrets};
 use super::setting_error::{Origin, SettingError};
 use super::setting_row::{Redaction, SettingRow};
 use super::value_types::ValueError;
@@ -63,57 +64,15 @@ pub struct SettingValue {
 }
 
 impl SettingValue {
-    /// Returns the value for display. Hides secrets and masks passwords in addresses.
+    /// Returns the value for display. Hides secrets, also those in addresses.
     pub fn masked(&self) -> String {
         match self.row.redaction {
             Redaction::Plain => self.text.clone(),
             Redaction::Hidden if self.text.is_empty() => String::new(),
-            Redaction::Hidden => "(hidden)".to_owned(),
-            Redaction::Address => {
-                self.text.split(',').map(mask_password).collect::<Vec<_>>().join(",")
-            }
+            Redaction::Hidden => HIDDEN.to_owned(),
+            Redaction::Address => hide_secrets(&self.text),
         }
     }
-}
-
-/// Returns an address with its password replaced by `(hidden)`, as in `redis://user:(hidden)@host`.
-/// Also replaces text that is not an address, because it may contain a password.
-pub(super) fn mask_password(address: &str) -> String {
-    // Text before a later `://` is not a scheme: it may be part of a password.
-    let is_scheme = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    let (scheme, rest) = match address.split_once("://") {
-        Some((scheme, rest)) if is_scheme(scheme) => (format!("{scheme}://"), rest),
-        Some(_) | None => (String::new(), address),
-    };
-    match rest.rsplit_once('@') {
-        None => format!("{scheme}{}", mask_non_address(rest)),
-        Some((login, rest)) => {
-            let user = login.split_once(':').map_or("", |(user, _)| user);
-            let is_name = user.bytes().all(is_name_byte);
-            let user = if is_name { user } else { "" };
-            format!("{scheme}{user}:(hidden)@{}", mask_non_address(rest))
-        }
-    }
-}
-
-/// Returns `text` unchanged if it is a path, or a host with or without a numeric port; otherwise
-/// returns `(hidden)`, because other text may be part of a password. For example, a password that
-/// contains a comma is split, because an address list is split at commas. The first part
-/// (`user:pass`) then looks like a host with a port.
-fn mask_non_address(text: &str) -> &str {
-    let address = text.split(['/', '?']).next().unwrap_or_default();
-    let port = match address.rsplit_once(':') {
-        Some((_, port)) if !address.ends_with(']') => port,
-        Some(_) | None => "",
-    };
-    let is_host = address.bytes().all(|byte| is_name_byte(byte) || b":[]".contains(&byte));
-    let is_port = port.bytes().all(|byte| byte.is_ascii_digit());
-    if is_host && is_port { text } else { "(hidden)" }
-}
-
-/// Returns whether a byte may occur in a user name or host name.
-fn is_name_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b".-_".contains(&byte)
 }
 
 /// Looks up the values of all settings, in the order of the table.
@@ -133,12 +92,22 @@ pub(super) fn find_all(table: &'static [SettingRow], sources: &Sources) -> Vec<S
     values
 }
 
+/// Returns whether a variable is the address of a Kubernetes Service, which Kubernetes sets in each
+/// container of the namespace: a Service `grpc` sets GRPC_PORT, which is also a setting.
+pub(super) fn is_service_link(name: &str, text: &str) -> bool {
+    let schemes = ["tcp://", "udp://", "sctp://"];
+    name.ends_with("_PORT") && schemes.iter().any(|scheme| text.starts_with(scheme))
+}
+
 fn find_value(row: &'static SettingRow, sources: &Sources) -> SettingValue {
     let named = |texts: &'_ TextMap| texts.get(row.name).filter(|_| row.has_flag()).cloned();
     let flag = named(&sources.flags).map(|text| (text, Origin::Flag));
     // An empty variable counts as unset, because deployment manifests unset variables that way.
     let in_environment = |name: &String| {
         let text = sources.environment.get(name).filter(|text| !text.is_empty())?;
+        if is_service_link(name, text) {
+            return None;
+        }
         Some((text.clone(), Origin::Environment(name.clone())))
     };
     let found = flag
@@ -290,19 +259,6 @@ mod tests {
     fn an_empty_variable_counts_as_unset() {
         let sources = Sources { environment: text_map(&[("GRPC_PORT", "")]), ..Sources::default() };
         assert_eq!(origin_of(&sources, "grpc-port").1, Origin::Default);
-    }
-
-    #[test]
-    fn a_password_inside_an_address_is_masked() {
-        assert_eq!(mask_password("redis://ann:pa@ss@h:1"), "redis://ann:(hidden)@h:1");
-        assert_eq!(mask_password("redis://:secret@h:1"), "redis://:(hidden)@h:1");
-        assert_eq!(mask_password("secret@h:1/2@x"), ":(hidden)@x");
-        assert_eq!(mask_password("h:1"), "h:1");
-        assert_eq!(mask_password("redis://h:1/2?x=y"), "redis://h:1/2?x=y");
-        assert_eq!(mask_password("redis://[::1]"), "redis://[::1]");
-        assert_eq!(mask_password("ann:secret@h{x://y"), "ann:(hidden)@(hidden)");
-        assert_eq!(mask_password("unix:///run/a:b.sock"), "unix:///run/a:b.sock");
-        assert_eq!(mask_password("redis://ann:sec"), "redis://(hidden)", "of ann:sec,ret@h:1");
     }
 
     #[test]

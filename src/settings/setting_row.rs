@@ -7,7 +7,7 @@ use super::drop_in::DROP_IN_DEFAULTS;
 pub enum Redaction {
     /// The value is displayed unchanged.
     Plain,
-    /// The value is an address and is displayed with any password masked.
+    /// The value is an address, of which what may be secret is hidden.
     Address,
     /// The value is never displayed. Unless it is empty, `(hidden)` is shown instead.
     Hidden,

@@ -20,8 +20,8 @@ use super::value_types::{
     PolicySourceKind, RedisType, ResetSetting, RetryAfterSetting, SecretText, TopValues,
     duration_or_millis_parser, duration_parser, number_parser, pairs_parser, parse_address,
     parse_backend, parse_flag, parse_header_list, parse_host, parse_key_prefix, parse_on_off,
-    parse_path, parse_paths, parse_ratio, parse_secret, parse_secret_line, parse_server,
-    parse_text, size_parser,
+    parse_otlp_url, parse_path, parse_paths, parse_ratio, parse_secret, parse_secret_line,
+    parse_server, parse_text, size_parser,
 };
 
 macro_rules! settings {
@@ -93,7 +93,7 @@ settings! {
     /// YAML file with defaults for policy keys that have no field in the control plane's messages.
     policy_defaults "policy-defaults" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, [];
     /// Address of the control plane, as host:port.
-    xds_server "xds-server" ["HOST:PORT"]: (String, u16) = "localhost:18000", parse_server, Plain, ["CONFIG_GRPC_XDS_SERVER_URL"];
+    xds_server "xds-server" ["HOST:PORT"]: (String, u16) = "localhost:18000", parse_server, Address, ["CONFIG_GRPC_XDS_SERVER_URL"];
     /// xDS node id that this client sends to the control plane, which may select a policy by it.
     xds_node_id "xds-node-id" ["ID"]: String = "default", parse_text, Plain, ["CONFIG_GRPC_XDS_NODE_ID"];
     /// Metadata of this client for the control plane: name=value, separated by commas.
@@ -121,17 +121,17 @@ settings! {
 
     section "Ports";
     /// Address of the gRPC port.
-    grpc_host "grpc-host" ["HOST"]: String = "0.0.0.0", parse_host, Plain, ["GRPC_HOST"];
+    grpc_host "grpc-host" ["HOST"]: String = "0.0.0.0", parse_host, Address, ["GRPC_HOST"];
     /// The gRPC port; 0 picks a free one.
     grpc_port "grpc-port" ["PORT"]: u16 = "8081", number_parser(0, 65_535), Plain, ["GRPC_PORT"];
     /// Path of a Unix socket on which to serve gRPC instead of on the gRPC port.
     grpc_uds "grpc-uds" ["SOCKET"]: Option<PathBuf> = "", parse_path, Plain, ["GRPC_UDS"];
     /// Address of the HTTP port (probes, metrics, /json, /authz).
-    http_host "http-host" ["HOST"]: String = "0.0.0.0", parse_host, Plain, ["HOST"];
+    http_host "http-host" ["HOST"]: String = "0.0.0.0", parse_host, Address, ["HOST"];
     /// The HTTP port; 0 picks a free one.
     http_port "http-port" ["PORT"]: u16 = "8080", number_parser(0, 65_535), Plain, ["PORT"];
     /// Address of the debug port.
-    debug_host "debug-host" ["HOST"]: String = "127.0.0.1", parse_host, Plain, ["DEBUG_HOST"];
+    debug_host "debug-host" ["HOST"]: String = "127.0.0.1", parse_host, Address, ["DEBUG_HOST"];
     /// The debug port; 0 picks a free one.
     debug_port "debug-port" ["PORT"]: u16 = "6070", number_parser(0, 65_535), Plain, ["DEBUG_PORT"];
     /// File with the token for changes on the debug port; without it, the port is read-only.
@@ -142,7 +142,7 @@ settings! {
     /// Also serve metrics on --prometheus-addr.
     use_prometheus "use-prometheus" ["true|false"]: bool = "false", parse_flag, Plain, ["USE_PROMETHEUS"];
     /// Address of the additional metrics port.
-    prometheus_addr "prometheus-addr" ["HOST:PORT"]: (String, u16) = ":9090", parse_address, Plain, ["PROMETHEUS_ADDR"];
+    prometheus_addr "prometheus-addr" ["HOST:PORT"]: (String, u16) = ":9090", parse_address, Address, ["PROMETHEUS_ADDR"];
     /// Path of the metrics on --prometheus-addr.
     prometheus_path "prometheus-path" ["PATH"]: String = "/metrics", parse_text, Plain, ["PROMETHEUS_PATH"];
     /// Also export metrics under the Prometheus names of envoyproxy/ratelimit.
@@ -291,7 +291,7 @@ settings! {
     section "Metrics, traces, and logs";
     /// OTLP collector for metrics and traces, such as http://collector:4317. Everything else about
     /// the export is set by the variables of OpenTelemetry, such as OTEL_EXPORTER_OTLP_PROTOCOL.
-    otlp_endpoint "otlp-endpoint" ["URL"]: String = "", parse_text, Address, ["OTEL_EXPORTER_OTLP_ENDPOINT"];
+    otlp_endpoint "otlp-endpoint" ["URL"]: String = "", parse_otlp_url, Address, ["OTEL_EXPORTER_OTLP_ENDPOINT"];
     /// Fraction of calls that are traced, 0 to 1.
     traces_ratio "traces-ratio" ["RATIO"]: f64 = "0.01", parse_ratio, Plain, ["OTEL_TRACES_SAMPLER_ARG", "TRACING_SAMPLING_RATE"];
     /// Least severe level that is logged: off, error, warn, info, debug, trace.
@@ -327,9 +327,9 @@ settings! {
     /// Shorten each wait between attempts by a random amount, so that replicas do not all reconnect at once.
     xds_backoff_jitter "XDS_CLIENT_BACKOFF_JITTER" ["true|false"]: bool = "true", parse_flag, Plain, [];
     /// OTLP collector for metrics, if different from --otlp-endpoint.
-    otlp_metrics_endpoint "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT" ["URL"]: String = "", parse_text, Address, [];
+    otlp_metrics_endpoint "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT" ["URL"]: String = "", parse_otlp_url, Address, [];
     /// OTLP collector for traces, if different from --otlp-endpoint.
-    otlp_traces_endpoint "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" ["URL"]: String = "", parse_text, Address, [];
+    otlp_traces_endpoint "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" ["URL"]: String = "", parse_otlp_url, Address, [];
     /// Headers for OTLP requests: name=value, separated by commas.
     otlp_headers "OTEL_EXPORTER_OTLP_HEADERS" ["NAME=VALUE,…"]: SecretText = "", parse_secret, Hidden, [];
     /// CA of the collectors' certificates, PEM; if empty, the system's CAs are used.

@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::server_url::{ServerUrl, UrlForms};
 use crate::domain::nearest_word;
 
 /// Error message that describes the valid values of a setting.
@@ -208,29 +209,71 @@ pub(super) fn parse_backend(input: &str) -> Result<(), ValueError> {
 /// Parses a host name or an IP address. Strips the brackets of an IPv6 address.
 pub(super) fn parse_host(input: &str) -> Result<String, ValueError> {
     let bare = input.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(input);
-    if bare.is_empty() || bare.contains(char::is_whitespace) {
-        return Err("must be a host name or an IP address, such as 0.0.0.0 or ::1".to_owned());
+    match bare.is_empty() || bare.contains(|c: char| c.is_whitespace() || "/@?#,".contains(c)) {
+        true => Err("must be a host name or an IP address, such as 0.0.0.0 or ::1".to_owned()),
+        false => parse_text(bare),
     }
-    parse_text(bare)
+}
+
+/// Forms of addresses that have a host and a port, and nothing else.
+const HOST_AND_PORT: UrlForms = UrlForms {
+    server: "supported",
+    suggested: ["", ""],
+    others: &[],
+    valid: "HOST:PORT, such as localhost:9090",
+    check: |url| match url.login.is_none() && !url.host.is_empty() && url.path.len() < 2 {
+        true if url.port.is_some() => Ok(()),
+        true => Err("has no port: write HOST:PORT".to_owned()),
+        false => Err("must be HOST:PORT alone".to_owned()),
+    },
+    advice_on: |_| None,
+};
+
+fn parse_host_and_port(input: &str, forms: &UrlForms) -> Result<(String, u16), ValueError> {
+    ServerUrl::parse(input, forms).map(|url| (url.host, url.port.unwrap_or_default()))
 }
 
 /// Parses the `host:port` of a listening socket. An empty host means all IPv4 addresses
 /// (`0.0.0.0`).
 pub(super) fn parse_address(input: &str) -> Result<(String, u16), ValueError> {
-    let error = || "must be host:port or :port, such as 0.0.0.0:9090 or :9090".to_owned();
-    let (name, port) = input.rsplit_once(':').ok_or_else(error)?;
-    let port = port.parse().map_err(|_| error())?;
-    let name = if name.is_empty() { "0.0.0.0".to_owned() } else { parse_host(name)? };
-    Ok((name, port))
+    let all = if input.starts_with(':') { "0.0.0.0" } else { "" };
+    parse_host_and_port(&format!("{all}{input}"), &HOST_AND_PORT)
 }
 
-/// Parses the `host:port` of a server to which the process connects.
+/// Parses the address of a gRPC server to which the process connects. As in other gRPC clients, it may
+/// have the resolver `dns`, which Tidegate uses in any case.
 pub(super) fn parse_server(input: &str) -> Result<(String, u16), ValueError> {
-    match input.starts_with(':') {
-        true => None,
-        false => parse_address(input).ok(),
+    const FORMS: UrlForms = UrlForms {
+        valid: "HOST:PORT or dns:///HOST:PORT, such as localhost:18000; for TLS, add --xds-tls",
+        ..HOST_AND_PORT
+    };
+    let is_target = |rest: &&str| rest.contains(':') && !rest.starts_with('/');
+    let in_target = ["dns:///", "passthrough:///", "dns:"]
+        .iter()
+        .find_map(|resolver| input.strip_prefix(resolver).filter(is_target));
+    parse_host_and_port(in_target.unwrap_or(input), &FORMS)
+}
+
+/// Parses the URL of an OTLP collector. Returns an empty text for an empty text.
+pub(super) fn parse_otlp_url(input: &str) -> Result<String, ValueError> {
+    const FORMS: UrlForms = UrlForms {
+        server: "OTLP",
+        suggested: ["http", "https"],
+        others: &[],
+        valid: "http://HOST:PORT, or https://HOST:PORT for TLS; OTEL_EXPORTER_OTLP_HEADERS has \
+                credentials",
+        check: |url| match url.login.is_none() {
+            true => Ok(()),
+            false => Err("cannot have a user name or password: set \
+                          OTEL_EXPORTER_OTLP_HEADERS=authorization=Basic%20…"
+                .to_owned()),
+        },
+        advice_on: |_| None,
+    };
+    match input.is_empty() {
+        true => Ok(String::new()),
+        false => ServerUrl::parse(&parse_text(input)?, &FORMS).map(|_| input.to_owned()),
     }
-    .ok_or_else(|| "must be host:port, such as localhost:18000".to_owned())
 }
 
 /// Maximum number of name-value pairs that a setting can list.
@@ -498,5 +541,66 @@ mod tests {
         }
         let many = |count| vec!["x:1"; count].join(",");
         assert!(parse_header_list(&many(64)).is_ok() && parse_header_list(&many(65)).is_err());
+    }
+
+    #[test]
+    fn an_address_has_a_host_and_a_port_and_may_be_a_target_of_grpc() {
+        let of = |host: &str, port| Ok((host.to_owned(), port));
+        for (text, parsed) in [
+            ("h:1", of("h", 1)),
+            ("[::1]:1", of("::1", 1)),
+            ("dns:///h:1", of("h", 1)),
+            ("dns:h:1", of("h", 1)),
+            ("passthrough:///10.0.0.1:1", of("10.0.0.1", 1)),
+            ("dns:1", of("dns", 1)),
+        ] {
+            assert_eq!(parse_server(text), parsed, "{text}");
+        }
+        for (bad, part) in [
+            ("h", "has no port"),
+            (":1", "write HOST:PORT or dns:///HOST:PORT"),
+            ("dns:///h", "dns:// is not supported. Valid are HOST:PORT or dns:///HOST:PORT"),
+            ("dns://8.8.8.8/h:1", "dns:// is not supported."),
+            ("http://h:1", "http:// is not supported; did you mean h:1? Valid are HOST:PORT"),
+            ("https://h:1", "for TLS, add --xds-tls"),
+            ("unix:///run/xds", "unix:// is not supported."),
+            ("xds:///h", "xds:// is not supported."),
+            ("h:1/x", "must be HOST:PORT alone"),
+            ("u:p@h:1", "must be HOST:PORT alone"),
+            ("h:1?x=y", "a query (`?…`) is not supported"),
+        ] {
+            let error = parse_server(bad).unwrap_err();
+            assert!(error.contains(part), "{bad}: {error}");
+        }
+        assert_eq!(parse_address(":9090"), of("0.0.0.0", 9_090));
+        assert_eq!(parse_address("[::]:9090"), of("::", 9_090));
+        for bad in ["9090x", "h", "http://h:1", "u:p@h:1", ":"] {
+            assert!(parse_address(bad).is_err(), "{bad}");
+        }
+        assert_eq!(parse_host("[::1]").as_deref(), Ok("::1"));
+        for bad in ["", "a b", "http://h", "u@h", "h/x", "a,b"] {
+            assert!(parse_host(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_address_of_a_collector_has_a_scheme_and_no_credentials() {
+        for good in ["", "http://c:4317", "https://c/otlp", "http://[::1]:4318/"] {
+            assert_eq!(parse_otlp_url(good).as_deref(), Ok(good));
+        }
+        for (bad, part) in [
+            ("c:4317", "has no scheme; did you mean http://c:4317?"),
+            ("localhost", "has no scheme; did you mean http://localhost?"),
+            ("c.test:443", "has no scheme; did you mean https://c.test:443?"),
+            ("grpc://c:4317", "grpc:// is not OTLP; did you mean http://c:4317?"),
+            ("grpcs://c:4317", "did you mean https://c:4317?"),
+            ("http://u:p@c:4317", "cannot have a user name or password"),
+            ("https://c?token=x", "a query (`?…`) is not supported"),
+            ("unix:///run/otlp", "unix:// is not OTLP"),
+            ("http://", "is not an address: write http://HOST:PORT"),
+        ] {
+            let error = parse_otlp_url(bad).unwrap_err();
+            assert!(error.contains(part), "{bad}: {error}");
+        }
     }
 }

@@ -13,7 +13,7 @@ use crate::app::process::files_and_env::read_secret_file;
 use crate::app::process::watcher_thread::WatchedValue;
 use crate::clock::Clock;
 use crate::policy::Secret;
-use crate::settings::{RedisAddress, RedisSettings, RedisType, SecretText, Settings, parse_login};
+use crate::settings::{RedisLogin, RedisSettings, RedisType, ServerUrl, Settings, parse_login};
 use crate::store::redis::client::config::{
     Address, Auth, MonotonicClock, Password, RedisConfig, TopologyConfig,
 };
@@ -36,10 +36,8 @@ pub(crate) fn redis_config(
     let prefix = Prefix::new(&settings.cache_key_prefix)
         .map_err(|error| Failure::Usage(error.to_string()))?;
     let topology = match (&redis.master, settings.redis_type) {
-        (Some(master), _) => {
-            let (user, password) = parse_login(settings.redis_sentinel_auth.reveal());
-            let auth = Auth { user, password: fixed_password(&password) };
-            TopologyConfig::Sentinel { master: master.clone(), auth }
+        (Some((master, login)), _) => {
+            TopologyConfig::Sentinel { master: master.clone(), auth: fixed_auth(login) }
         }
         (None, RedisType::Cluster) => TopologyConfig::Cluster,
         (None, _) => TopologyConfig::Single,
@@ -69,18 +67,19 @@ fn monotonic_clock() -> MonotonicClock {
     MonotonicClock::new(|| Clock::System.monotonic_now())
 }
 
-fn address(configured: &RedisAddress) -> Address {
-    match configured {
-        RedisAddress::Tcp { host, port } => Address::Tcp(host.clone(), *port),
-        RedisAddress::Unix(path) => Address::Unix(path.clone()),
+fn address(url: &ServerUrl) -> Address {
+    match url.port.filter(|_| !url.host.is_empty()) {
+        Some(port) => Address::Tcp(url.host.clone(), port),
+        None => Address::Unix(url.path.clone().into()),
     }
 }
 
-fn fixed_password(password: &SecretText) -> Password {
-    match password.is_empty() {
+fn fixed_auth((user, password): &RedisLogin) -> Auth {
+    let password = match password.is_empty() {
         true => Password::None,
         false => Password::Fixed(password.reveal().to_owned()),
-    }
+    };
+    Auth { user: user.clone(), password }
 }
 
 /// Returns the Redis credentials. If they come from a password file, a background thread rereads
@@ -89,7 +88,7 @@ fn fixed_password(password: &SecretText) -> Password {
 /// only once, at startup.
 fn auth(settings: &Settings, redis: &RedisSettings) -> Result<Auth, Failure> {
     let Some(path) = settings.redis_auth_file.clone() else {
-        return Ok(Auth { user: redis.user.clone(), password: fixed_password(&redis.password) });
+        return Ok(fixed_auth(&redis.login));
     };
     let (user, _) = parse_login(&read_secret_file(&path)?);
     let read = move || Ok(parse_login(&read_secret_file(&path)?).1.reveal().to_owned());
@@ -97,7 +96,7 @@ fn auth(settings: &Settings, redis: &RedisSettings) -> Result<Auth, Failure> {
         |error: &Failure| tracing::error!(%error, "cannot read the Redis password file");
     let password = WatchedValue::start("redis-password", read, on_failure)?;
     Ok(Auth {
-        user: user.or_else(|| redis.user.clone()),
+        user: user.or_else(|| redis.login.0.clone()),
         password: Password::Reloaded(Arc::new(move || password.get())),
     })
 }

@@ -92,11 +92,7 @@ impl OtlpTarget {
     /// an error for an invalid endpoint or CA.
     fn build_connector(&self, protocol: &str) -> Result<(Uri, Connector), OtlpError> {
         let invalid = |reason: &dyn fmt::Display| OtlpError::Endpoint(reason.to_string());
-        let url = match self.endpoint.contains("://") {
-            true => self.endpoint.clone(),
-            false => format!("http://{}", self.endpoint),
-        };
-        let uri = Uri::from_str(&url).map_err(|error| {
+        let uri = Uri::from_str(&self.endpoint).map_err(|error| {
             invalid(&format!("{:?} is not an address ({error})", self.endpoint))
         })?;
         let without_host = || invalid(&format!("{:?} has no host", self.endpoint));
@@ -202,10 +198,10 @@ mod tests {
 
     #[tokio::test]
     async fn an_invalid_endpoint_is_rejected() {
-        for good in ["http://localhost:4317", "localhost:4317", "https://collector:4317"] {
+        for good in ["http://localhost:4317", "https://collector:4317"] {
             assert!(otlp_target(good).build_channel().is_ok(), "{good}");
         }
-        for bad in ["", "http://", "ftp://h:1", "a b"] {
+        for bad in ["", "http://", "ftp://h:1", "a b", "localhost:4317", "collector:4318/x"] {
             assert!(
                 matches!(otlp_target(bad).build_channel(), Err(OtlpError::Endpoint(_))),
                 "{bad}"
@@ -215,7 +211,7 @@ mod tests {
                 "{bad}"
             );
         }
-        for good in ["http://[::1]:4318/v1/traces", "collector:4318/x", "https://c/v1/metrics"] {
+        for good in ["http://[::1]:4318/v1/traces", "https://c/v1/metrics"] {
             assert!(HttpSender::new(&otlp_target(good)).is_ok(), "{good}");
         }
     }
@@ -223,7 +219,7 @@ mod tests {
     #[test]
     fn a_header_that_cannot_be_sent_is_named_without_its_value() {
         let headers = vec![("api-key".to_owned(), "secret\n".to_owned())];
-        let target = OtlpTarget { headers, ..otlp_target("h:1") };
+        let target = OtlpTarget { headers, ..otlp_target("http://h:1") };
         let expected = "header \"api-key\" cannot be sent";
         assert_eq!(target.build_metadata().unwrap_err().to_string(), expected);
         assert_eq!(HttpSender::new(&target).unwrap_err().to_string(), expected);

@@ -1,6 +1,7 @@
 //! The `tidegate` binary as operators and orchestrators use it: exit codes, subcommands, settings,
 //! HTTP ports, policy reloads, shutdown. Every test runs the real binary on free ports.
 
+mod addresses;
 mod admin_actions;
 mod debug_port;
 mod degraded_service;

@@ -122,5 +122,5 @@ fn an_invalid_endpoint_ends_the_start() {
     command.args(["--grpc-port", "0", "--http-port", "0", "--debug-port", "0"]);
     command.args(["--otlp-endpoint", "ftp://collector"]);
     let ran = crate::support::tidegate_process::ran(&mut command).with_code(64);
-    assert!(ran.err.contains("only http and https are supported"), "{}", ran.err);
+    assert!(ran.err.contains("ftp:// is not OTLP; did you mean http://collector?"), "{}", ran.err);
 }

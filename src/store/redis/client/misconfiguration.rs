@@ -36,10 +36,12 @@ pub(crate) async fn find_advice(
     let mode = match info.map(server_mode) {
         Ok(mode) => mode?,
         Err(own) => {
-            let own = own.to_string();
-            return advice_on_hostname(&own, address, &context.config.addresses).or_else(|| {
-                advice_on_error(&format!("{error} {own}"), uses_tls).map(str::to_owned)
-            });
+            let (own, addresses) = (own.to_string(), &context.config.addresses);
+            let is_sentinel = matches!(context.config.topology, TopologyConfig::Sentinel { .. })
+                && addresses.contains(address);
+            let text = format!("{error} {own}");
+            return advice_on_hostname(&own, address, addresses)
+                .or_else(|| advice_on_error(&text, auth, is_sentinel, uses_tls));
         }
     };
     match &context.config.topology {
@@ -89,17 +91,32 @@ fn advice_on_peer(peer: Peer, uses_tls: bool) -> Option<&'static str> {
     })
 }
 
-/// Advice on errors of a login, by a word in the error's text. The first row that matches applies.
-const LOGIN_ADVICE: &[(&[&str], &str)] = &[
-    (&["NOAUTH"], "set --redis-auth or --redis-auth-file"),
-    (
-        &["WRONGPASS", "AUTH failed", "AuthenticationFailed"],
-        "the server rejects the user or password: correct it in --redis-url, --redis-auth, or \
-         --redis-auth-file",
-    ),
-];
+/// Words in the error of a login with a wrong user or password.
+const WRONG_LOGIN: [&str; 3] = ["WRONGPASS", "AUTH failed", "AuthenticationFailed"];
 
-/// Advice on errors of a connection with TLS, likewise.
+/// Returns advice on an error of a login. `is_sentinel` says whether a sentinel rejects it.
+fn advice_on_login(text: &str, auth: &Auth, is_sentinel: bool) -> Option<String> {
+    if text.contains("NOAUTH") {
+        return Some(match is_sentinel {
+            true => "the sentinel wants a password: set --redis-sentinel-auth".to_owned(),
+            false => "set --redis-auth or --redis-auth-file".to_owned(),
+        });
+    }
+    WRONG_LOGIN.iter().find(|word| text.contains(*word))?;
+    let (server, settings) = match is_sentinel {
+        true => ("sentinel", "--redis-url or --redis-sentinel-auth"),
+        false => ("server", "--redis-url, --redis-auth, or --redis-auth-file"),
+    };
+    // Nothing else tells a user who is not there from a password with a colon.
+    let colon = match auth.user.is_some() {
+        true => "; text before the first colon is the user: write :PASSWORD if there is none",
+        false => "",
+    };
+    Some(format!("the {server} rejects the user or password: correct it in {settings}{colon}"))
+}
+
+/// Advice on errors of a connection with TLS, by a word in the error's text. The first row that
+/// matches applies.
 const TLS_ADVICE: &[(&[&str], &str)] = &[
     (
         // A CA of the same name has another key, and a self-signed certificate is its own CA.
@@ -141,11 +158,11 @@ fn advice_on_mode(topology: &TopologyConfig, mode: &str) -> Option<&'static str>
 
 /// Returns advice on a failure whose cause can be recognized from its message, otherwise `None`.
 /// `text` contains the messages of the failure and of a second attempt.
-fn advice_on_error(text: &str, uses_tls: bool) -> Option<&'static str> {
+fn advice_on_error(text: &str, auth: &Auth, is_sentinel: bool, uses_tls: bool) -> Option<String> {
     let tls = if uses_tls { TLS_ADVICE } else { &[] };
-    let mut rows = LOGIN_ADVICE.iter().chain(tls);
-    let (_, advice) = rows.find(|(words, _)| words.iter().any(|word| text.contains(word)))?;
-    Some(advice)
+    let matches = |(words, _): &&(&[&str], &str)| words.iter().any(|word| text.contains(word));
+    advice_on_login(text, auth, is_sentinel)
+        .or_else(|| tls.iter().find(matches).map(|(_, advice)| (*advice).to_owned()))
 }
 
 /// Returns advice on a certificate that was issued for a different DNS name than the host in
