@@ -15,17 +15,12 @@ use crate::domain::{Code, HolderToken, Micros, WaitPrecision};
 pub struct Decision {
     is_admitted: bool,
     is_domain_known: bool,
-    limited_by: Option<RejectingLimit>,
+    limited_by: Option<Box<str>>,
+    retry_after: Option<Micros>,
+    is_retry_after_exact: bool,
     descriptors: Vec<DescriptorStatus>,
     holder: Option<HolderToken>,
     source: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct RejectingLimit {
-    name: Box<str>,
-    retry_after: Option<Micros>,
-    is_wait_exact: bool,
 }
 
 /// Status of one descriptor of a call: its limit and the remaining hits. If several limits apply
@@ -41,14 +36,13 @@ pub struct DescriptorStatus {
 
 impl Decision {
     pub(super) fn new(decision: &domain::Decision<'_>) -> Decision {
+        let by = decision.limited_by;
         Decision {
             is_admitted: decision.code == Code::Ok,
             is_domain_known: decision.domain_known,
-            limited_by: decision.limited_by.map(|by| RejectingLimit {
-                name: by.name.into(),
-                retry_after: by.retry_after,
-                is_wait_exact: by.precision == WaitPrecision::Exact,
-            }),
+            limited_by: by.map(|by| by.name.into()),
+            retry_after: by.and_then(|by| by.retry_after),
+            is_retry_after_exact: by.is_some_and(|by| by.precision == WaitPrecision::Exact),
             descriptors: decision.statuses.iter().map(DescriptorStatus::new).collect(),
             holder: decision.slot,
             source: decision.source.as_str(),
@@ -63,28 +57,27 @@ impl Decision {
     /// Returns the time after which a rejected call may pass. `None` if the call was admitted, or
     /// if waiting does not help because the call costs more than the whole limit or the limit is 0.
     pub fn retry_after(&self) -> Option<Duration> {
-        self.limited_by.as_ref()?.retry_after.map(to_duration)
+        self.retry_after.map(to_duration)
     }
 
     /// Returns [`retry_after`](Self::retry_after) as the value of the HTTP header `Retry-After`:
     /// whole seconds, rounded up, at least 1.
     pub fn retry_after_secs(&self) -> Option<u64> {
-        let wait = self.limited_by.as_ref()?.retry_after?;
-        Some(wait.ceil_secs().max(1))
+        self.retry_after.map(|wait| wait.ceil_secs().max(1))
     }
 
     /// Returns whether the call would pass after [`retry_after`](Self::retry_after) if no other
     /// call is charged in the meantime. Returns false if the call was admitted, or if the wait is
     /// only a lower bound.
     pub fn is_retry_after_exact(&self) -> bool {
-        self.limited_by.as_ref().is_some_and(|by| by.is_wait_exact)
+        self.is_retry_after_exact
     }
 
     /// Returns the limit that rejected the call: its `name` or, if it has none, the path of its
     /// rule, such as `api.user`. `None` if the call was admitted. If several limits rejected the
     /// call, this is the one with the longest wait.
     pub fn limited_by(&self) -> Option<&str> {
-        self.limited_by.as_ref().map(|by| &*by.name)
+        self.limited_by.as_deref()
     }
 
     /// Returns the status of each descriptor, in the order of the descriptors in the call.

@@ -2,7 +2,6 @@
 //!
 //! `domain` records traces; `trace_export` exports them.
 
-use std::cell::Cell;
 use std::hash::{BuildHasher as _, RandomState};
 
 use crate::domain::TraceParent;
@@ -18,11 +17,6 @@ pub struct SamplingRule {
     /// Whether the sampling ratio is 1. Needed because a random number can equal the largest
     /// possible `threshold`.
     samples_all: bool,
-}
-
-thread_local! {
-    /// State of this thread's random number generator; 0 until first use.
-    static RANDOM_STATE: Cell<u64> = const { Cell::new(0) };
 }
 
 impl SamplingRule {
@@ -45,25 +39,12 @@ impl SamplingRule {
     pub(super) fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
         match parent {
             Some(parent) if self.parent_based => parent.sampled,
-            Some(_) | None => self.samples_all || next_random() < self.threshold,
+            Some(_) | None => {
+                // The keys of each `RandomState` differ, so that its hashes are as good as random.
+                self.samples_all || RandomState::new().hash_one(()) < self.threshold
+            }
         }
     }
-}
-
-/// Returns a random number from a xorshift generator (Marsaglia 2003), which takes one nanosecond
-/// per number and is random enough for sampling.
-fn next_random() -> u64 {
-    RANDOM_STATE.with(|state| {
-        let mut x = state.get();
-        if x == 0 {
-            x = RandomState::new().hash_one(()) | 1;
-        }
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        state.set(x);
-        x
-    })
 }
 
 #[cfg(test)]
