@@ -51,6 +51,8 @@ pub use outcome::{
 pub use permissions::Permissions;
 pub use repeated_counters::RepeatedCounters;
 pub use request::{Descriptor, Entry, Override, Request};
-pub use text::{escaped, nearest_word, needs_escape, with_causes};
+pub use text::{
+    escaped, escaped_bytes, escaped_prefix, nearest_word, needs_escape, truncate_utf8, with_causes,
+};
 pub use time::{Hits, Micros};
 pub use trace::{NodeCall, Trace, TraceParent, TraceRecord, TracedDecision};

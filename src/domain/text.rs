@@ -33,6 +33,45 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
+/// Like [`escaped`], for bytes: invalid UTF-8 is shown in the form `\xff`.
+pub fn escaped_bytes(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(&escaped(chunk.valid()));
+        text.extend(chunk.invalid().escape_ascii().map(char::from));
+    }
+    text
+}
+
+/// Like [`escaped_bytes`], but cut after `bytes_max` bytes of the result. An ellipsis marks the cut.
+///
+/// ```
+/// use tidegate::domain::escaped_prefix;
+/// assert_eq!(escaped_prefix(b"remote_address", 6), "remote…");
+/// ```
+pub fn escaped_prefix(bytes: &[u8], bytes_max: usize) -> String {
+    let mut text = escaped_bytes(truncate_utf8(bytes, bytes_max));
+    let length = truncate_utf8(text.as_bytes(), bytes_max).len();
+    if length < text.len() || bytes.len() > bytes_max {
+        text.truncate(length);
+        text.push('…');
+    }
+    text
+}
+
+/// Returns the longest prefix of at most `bytes_max` bytes that does not split a UTF-8 character.
+pub fn truncate_utf8(bytes: &[u8], bytes_max: usize) -> &[u8] {
+    if bytes.len() <= bytes_max {
+        return bytes;
+    }
+    let mut end = bytes_max;
+    // UTF-8 continuation bytes start with the bits 10. A character has at most three of them.
+    while end > bytes_max.saturating_sub(3) && bytes[end] & 0xC0 == 0x80 {
+        end -= 1;
+    }
+    &bytes[..end]
+}
+
 /// Formats an error followed by its causes. Skips causes whose text the message already contains.
 ///
 /// ```

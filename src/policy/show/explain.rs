@@ -5,7 +5,7 @@
 use std::fmt;
 
 use super::listing;
-use crate::domain::{Algorithm, Charge, CounterKey, Entry, RuleId, escaped};
+use crate::domain::{Algorithm, Charge, CounterKey, Entry, RuleId, escaped_bytes};
 use crate::policy::lookup::counter_key::{Identity, key_text};
 use crate::policy::lookup::tree::{Domain, MatchKind, NodeId, Policy, Rule, SelectedLimit};
 use crate::policy::spec::ValueSpec;
@@ -162,8 +162,8 @@ impl Policy {
                 Some((node, MatchKind::Pattern(position))) => self.explain_pattern(node, position),
             };
             steps.push(ExplainedStep {
-                key: display_bytes(entry.key),
-                value: display_bytes(entry.value),
+                key: escaped_bytes(entry.key),
+                value: escaped_bytes(entry.value),
                 how,
             });
             match step {
@@ -215,8 +215,8 @@ impl Policy {
                     let value = part
                         .shared_pattern
                         .as_deref()
-                        .map_or_else(|| display_bytes(entry.value), str::to_owned);
-                    Some(format!("{}={value}", display_bytes(entry.key)))
+                        .map_or_else(|| escaped_bytes(entry.value), str::to_owned);
+                    Some(format!("{}={value}", escaped_bytes(entry.key)))
                 });
                 Some(LimitExplanation {
                     class,
@@ -257,25 +257,15 @@ fn explain_quota_group(domain: &Domain, rule: &Rule, entries: &[Entry<'_>]) -> V
         return Vec::new();
     }
     let member = |key: &str| match entries.iter().find(|entry| entry.key == key.as_bytes()) {
-        Some(entry) => format!("{key}={}", display_bytes(entry.value)),
+        Some(entry) => format!("{key}={}", escaped_bytes(entry.value)),
         None => format!("no {key}"),
     };
     group.map(member).collect()
 }
 
-/// Formats a key or value for display: escapes control characters and invalid UTF-8.
-fn display_bytes(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for chunk in bytes.utf8_chunks() {
-        text.push_str(&escaped(chunk.valid()));
-        text.extend(chunk.invalid().escape_ascii().map(char::from));
-    }
-    text
-}
-
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "domain {}", display_bytes(self.domain.as_bytes()))?;
+        writeln!(f, "domain {}", escaped_bytes(self.domain.as_bytes()))?;
         for step in &self.steps {
             writeln!(f, "  {}={}: {}", step.key, step.value, step.how)?;
         }

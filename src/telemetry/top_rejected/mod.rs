@@ -9,7 +9,6 @@ mod refusal_record;
 mod space_saving;
 mod top_report;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -21,6 +20,7 @@ use self::space_saving::KeyWindows;
 use crate::domain::{Micros, RefusalEvent, RuleId};
 
 pub use self::refusal_record::ValueDisplay;
+pub(super) use self::space_saving::FrequentKeys;
 pub use self::top_report::{TopKey, TopLimit, TopReport, TopWindow};
 
 /// Capacity of the channel from the request path to the statistics, in records. The channel takes a
@@ -64,8 +64,6 @@ pub struct TopRefusals {
 struct TopLimits {
     receiver: Receiver<RefusalRecord>,
     entries: Vec<LimitEntry>,
-    /// Index of each limit in `entries`.
-    indices: HashMap<LimitId, usize>,
     /// Number of records dropped because all entries were in use or the rule no longer exists.
     unplaced: u64,
 }
@@ -75,6 +73,8 @@ struct TopLimits {
 type LimitId = Option<(RuleId, u16)>;
 
 struct LimitEntry {
+    /// Id of the limit in the policy of its latest refusal.
+    id: LimitId,
     name: LimitName,
     latest_refusal: Micros,
     /// Whether the limit's latest refusal did not reject its call, because the rule is in shadow
@@ -103,12 +103,7 @@ impl TopRefusals {
             value_display,
             sender,
             dropped: AtomicU64::new(0),
-            limits: Mutex::new(TopLimits {
-                receiver,
-                entries: Vec::new(),
-                indices: HashMap::new(),
-                unplaced: 0,
-            }),
+            limits: Mutex::new(TopLimits { receiver, entries: Vec::new(), unplaced: 0 }),
         }
     }
 
@@ -169,30 +164,30 @@ impl TopLimits {
         now: Micros,
         resolve: LimitResolver<'_>,
     ) -> Option<usize> {
-        if let Some(at) = self.indices.get(&id) {
-            return Some(*at);
+        if let Some(at) = self.entries.iter().position(|entry| entry.id == id) {
+            return Some(at);
         }
         let name = match id {
             None => LimitName { rule: OVERRIDES_PATH.into(), ..LimitName::default() },
             Some((rule, limit)) => resolve(rule, usize::from(limit))?,
         };
         // The limit may have an entry from an earlier policy, in which its rule had another number.
-        let known = self.entries.iter().position(|entry| entry.name == name);
-        let at = match known {
+        let at = match self.entries.iter().position(|entry| entry.name == name) {
             Some(at) => at,
             None => self.add_entry(name, now)?,
         };
-        // Drop the indices of earlier policies, whose rule numbers are never looked up again.
-        if self.indices.len() >= 4 * TRACKED_LIMITS_MAX {
-            self.indices.clear();
-        }
-        self.indices.insert(id, at);
+        self.entries[at].id = id;
         Some(at)
     }
 
     fn add_entry(&mut self, name: LimitName, now: Micros) -> Option<usize> {
-        let entry =
-            LimitEntry { name, latest_refusal: now, shadow: false, windows: KeyWindows::default() };
+        let entry = LimitEntry {
+            id: None,
+            name,
+            latest_refusal: now,
+            shadow: false,
+            windows: KeyWindows::default(),
+        };
         if self.entries.len() < TRACKED_LIMITS_MAX {
             self.entries.push(entry);
             return Some(self.entries.len() - 1);
@@ -202,7 +197,6 @@ impl TopLimits {
         if now.saturating_sub(idlest.latest_refusal) < IDLE_MIN {
             return None;
         }
-        self.indices.retain(|_, index| *index != at);
         self.entries[at] = entry;
         Some(at)
     }

@@ -1,7 +1,7 @@
 //! Fixed-size record of a rejected check: the check's limit and counter, and the displayable part
 //! of the descriptor entries that identify the counter.
 
-use crate::domain::{Entry, RefusalEvent, RuleId, escaped};
+use crate::domain::{Entry, RefusalEvent, RuleId, escaped_prefix, truncate_utf8};
 
 /// Display format of the descriptor values of rejected keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,30 +113,7 @@ impl RefusalRecord {
     /// Returns the record's descriptor entries as text, with invalid UTF-8 and control characters
     /// escaped.
     pub(super) fn display(&self) -> String {
-        let mut text = String::new();
-        for chunk in self.text[..usize::from(self.length)].utf8_chunks() {
-            text.push_str(&escaped(chunk.valid()));
-            text.extend(chunk.invalid().escape_ascii().map(char::from));
-        }
         // Escaping can expand one byte to six characters.
-        if text.len() > DISPLAY_BYTES_MAX {
-            text = String::from_utf8_lossy(truncate_utf8(text.as_bytes(), DISPLAY_BYTES_MAX))
-                .into_owned();
-            text.push('…');
-        }
-        text
+        escaped_prefix(&self.text[..usize::from(self.length)], DISPLAY_BYTES_MAX)
     }
-}
-
-/// Returns the longest prefix of at most `bytes_max` bytes that does not split a UTF-8 character.
-pub(super) fn truncate_utf8(bytes: &[u8], bytes_max: usize) -> &[u8] {
-    if bytes.len() <= bytes_max {
-        return bytes;
-    }
-    let mut end = bytes_max;
-    // UTF-8 continuation bytes start with the bits 10. A character has at most three of them.
-    while end > bytes_max.saturating_sub(3) && bytes[end] & 0xC0 == 0x80 {
-        end -= 1;
-    }
-    &bytes[..end]
 }

@@ -6,6 +6,7 @@
 //! that was rejected more than n / 32 times. The count of a key is never too low, and too high by
 //! at most the key's `error`.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -84,15 +85,23 @@ pub(super) struct KeyWindow {
 struct TimeBucket {
     /// Start of the bucket, in bucket lengths since the Unix epoch.
     number: u64,
-    refused: u64,
-    keys: Vec<KeyCount>,
+    rejections: FrequentKeys<Arc<str>>,
+}
+
+/// Counts of the most frequent of any number of keys, each with a label.
+#[derive(Debug)]
+pub(crate) struct FrequentKeys<T> {
+    keys_max: usize,
+    /// Number of all events, also of keys that are no longer tracked.
+    total: u64,
+    keys: Vec<KeyCount<T>>,
 }
 
 #[derive(Debug)]
-struct KeyCount {
-    counter: u128,
-    text: Arc<str>,
-    /// Estimated number of rejections of the key; never too low, and at most `error` too high.
+struct KeyCount<T> {
+    id: u128,
+    label: T,
+    /// Estimated number of events of the key; never too low, and at most `error` too high.
     count: u64,
     /// Maximum amount by which `count` is too high.
     error: u64,
@@ -119,16 +128,17 @@ impl KeyWindow {
         // If the clock was set back slightly, keep counting in the newest bucket.
         self.buckets.retain(|bucket| bucket.number.abs_diff(number) < self.shape.bucket_count);
         if self.buckets.back().is_none_or(|bucket| bucket.number < number) {
-            self.buckets.push_back(TimeBucket { number, refused: 0, keys: Vec::new() });
+            self.buckets
+                .push_back(TimeBucket { number, rejections: FrequentKeys::new(BUCKET_KEYS_MAX) });
         }
         if let Some(bucket) = self.buckets.back_mut() {
-            bucket.add(counter, text);
+            bucket.rejections.add(counter, || Arc::clone(text));
         }
     }
 
     fn find_text(&self, counter: u128) -> Option<Arc<str>> {
-        let mut keys = self.buckets.iter().rev().flat_map(|bucket| &bucket.keys);
-        keys.find(|key| key.counter == counter).map(|key| Arc::clone(&key.text))
+        let mut keys = self.buckets.iter().rev().flat_map(|bucket| &bucket.rejections.keys);
+        keys.find(|key| key.id == counter).map(|key| Arc::clone(&key.label))
     }
 
     /// Returns the number of rejections in the window, and the most rejected keys. There are at
@@ -138,16 +148,16 @@ impl KeyWindow {
         let buckets = || {
             let is_current =
                 |bucket: &&TimeBucket| bucket.number.abs_diff(number) < self.shape.bucket_count;
-            self.buckets.iter().filter(is_current)
+            self.buckets.iter().filter(is_current).map(|bucket| &bucket.rejections)
         };
         let mut keys: HashMap<u128, KeyTotal> = HashMap::new();
         // Upper bound of the rejections of a key that is absent from all buckets.
-        let absent: u64 = buckets().map(TimeBucket::absent_count_max).sum();
+        let absent: u64 = buckets().map(FrequentKeys::absent_count_max).sum();
         for bucket in buckets() {
             for key in &bucket.keys {
-                let total = keys.entry(key.counter).or_insert_with(|| KeyTotal {
-                    counter: key.counter,
-                    text: Arc::clone(&key.text),
+                let total = keys.entry(key.id).or_insert_with(|| KeyTotal {
+                    counter: key.id,
+                    text: Arc::clone(&key.label),
                     lower_bound: 0,
                     upper_bound: absent,
                 });
@@ -162,30 +172,48 @@ impl KeyWindow {
                 .then(a.counter.cmp(&b.counter))
         });
         keys.truncate(keys_max);
-        (buckets().map(|bucket| bucket.refused).sum(), keys)
+        (buckets().map(|bucket| bucket.total).sum(), keys)
     }
 }
 
-impl TimeBucket {
-    fn add(&mut self, counter: u128, text: &Arc<str>) {
-        self.refused += 1;
-        if let Some(key) = self.keys.iter_mut().find(|key| key.counter == counter) {
+impl<T> FrequentKeys<T> {
+    /// Creates counts of at most `keys_max` keys.
+    pub(crate) const fn new(keys_max: usize) -> FrequentKeys<T> {
+        FrequentKeys { keys_max, total: 0, keys: Vec::new() }
+    }
+
+    /// Counts an event of a key. Calls `label` only for a key that is not tracked.
+    pub(crate) fn add(&mut self, id: u128, label: impl FnOnce() -> T) {
+        self.total += 1;
+        if let Some(key) = self.keys.iter_mut().find(|key| key.id == id) {
             key.count += 1;
-            return;
-        }
-        let text = Arc::clone(text);
-        if self.keys.len() < BUCKET_KEYS_MAX {
-            self.keys.push(KeyCount { counter, text, count: 1, error: 0 });
+        } else if self.keys.len() < self.keys_max {
+            self.keys.push(KeyCount { id, label: label(), count: 1, error: 0 });
         } else if let Some(least) = self.keys.iter_mut().min_by_key(|key| key.count) {
             let error = least.count;
-            *least = KeyCount { counter, text, count: error + 1, error };
+            *least = KeyCount { id, label: label(), count: error + 1, error };
         }
     }
 
-    /// Returns the maximum number of rejections that a key can have without being tracked in the
-    /// bucket: the lowest count in the bucket if it is full, otherwise 0.
+    /// Returns the number of all events.
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Returns the labels of at most `keys_max` keys, each with the lower bound of its number of
+    /// events, in descending order.
+    pub(crate) fn into_top(self, keys_max: usize) -> Vec<(T, u64)> {
+        let bound = |key: KeyCount<T>| (key.label, key.count - key.error);
+        let mut keys: Vec<_> = self.keys.into_iter().map(bound).collect();
+        keys.sort_by_key(|(_, count)| Reverse(*count));
+        keys.truncate(keys_max);
+        keys
+    }
+
+    /// Returns the maximum number of events that a key can have without being tracked: the lowest
+    /// count if the table is full, otherwise 0.
     fn absent_count_max(&self) -> u64 {
-        if self.keys.len() < BUCKET_KEYS_MAX {
+        if self.keys.len() < self.keys_max {
             return 0;
         }
         self.keys.iter().map(|key| key.count).min().unwrap_or(0)

@@ -1,9 +1,8 @@
 //! Tests of the report of the most rejected keys, through its public API.
 
-use super::refusal_record::truncate_utf8;
 use super::space_saving::BUCKET_KEYS_MAX;
 use super::*;
-use crate::domain::{CounterKey, Entry};
+use crate::domain::{CounterKey, Entry, truncate_utf8};
 
 const NOW: Micros = Micros::from_secs(1_000_000);
 
