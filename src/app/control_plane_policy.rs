@@ -9,7 +9,7 @@ use std::thread;
 use tokio::sync::watch;
 
 use super::load_policy::{Fingerprint, policy_options};
-use super::policy_watcher::{first_rule_after, rule_names};
+use super::policy_watcher::{first_rule_after, log_reload, rule_names};
 use super::process::exit_codes::Failure;
 use super::runtime_overrides::RuntimeOverrides;
 use super::wiring::control_plane_config;
@@ -173,15 +173,19 @@ impl Activator {
         let policy = Policy::build_with_first_id(&domains, self.secret.clone(), first);
         let policy = Arc::new(policy.with_checks_max(self.checks_max));
         let fingerprint = Fingerprint::from_hash(last_good.fingerprint());
+        if log {
+            match &self.active {
+                Some(former) => log_reload(&self.telemetry, former, &policy, None, fingerprint),
+                None => {
+                    tracing::info!(rules = policy.rules().len(), %fingerprint, "policy reloaded")
+                }
+            }
+        }
         let names = rule_names(&policy);
         self.telemetry.record_policy_load(first, names, fingerprint, Clock::System.now());
         self.next_rule = first_rule_after(&policy, first);
         self.policy.replace(&policy);
         self.former = self.active.replace(policy);
-        if log {
-            let rules = self.active.as_ref().map_or(0, |policy| policy.rules().len());
-            tracing::info!(rules, %fingerprint, "policy reloaded");
-        }
     }
 }
 

@@ -75,9 +75,11 @@ impl InitialPolicy {
         log_warnings(&loaded.warnings);
         let names = rule_names(&loaded.policy);
         telemetry.record_policy_load(RuleId(0), names, loaded.fingerprint, Clock::System.now());
-        let reloader = PolicyReloader::new(loader, &loaded, files, Arc::clone(&telemetry));
+        let (policy, observer) = (Arc::new(loaded.policy), Arc::clone(&telemetry));
+        let reloader =
+            PolicyReloader::new(loader, Arc::clone(&policy), loaded.fingerprint, files, observer);
         let source = PolicySource::Files(Box::new(reloader));
-        let (policy, files) = (Arc::new(loaded.policy), Some(loaded.files));
+        let files = Some(loaded.files);
         Ok(InitialPolicy { policy, secret, telemetry, files, source })
     }
 

@@ -21,7 +21,7 @@ use super::process::exit_codes::Failure;
 use super::process::files_and_env::{FileError, escape_path};
 use super::process::watcher_thread::{POLL_INTERVAL, Poll, PollTimer};
 use crate::clock::Clock;
-use crate::domain::RuleId;
+use crate::domain::{RuleId, nearest_word};
 use crate::policy::{Diagnostic, Policy, Source};
 use crate::telemetry::{RuleName, Telemetry};
 
@@ -195,6 +195,8 @@ pub(super) struct PolicyReloader {
     last_read: Fingerprint,
     /// Fingerprint of the files of the active policy.
     active: Fingerprint,
+    /// Active policy, without overrides.
+    policy: Arc<Policy>,
     /// Id of the next policy's first rule.
     next_rule: RuleId,
     /// Whether a signal has requested a reload that has not ended yet.
@@ -205,17 +207,19 @@ pub(super) struct PolicyReloader {
 }
 
 impl PolicyReloader {
-    /// Creates a reloader whose active policy is `loaded`, from `files`.
+    /// Creates a reloader whose active policy is `policy`, from `files` with this fingerprint.
     pub(super) fn new(
         loader: PolicyLoader,
-        loaded: &LoadedPolicy,
+        policy: Arc<Policy>,
+        fingerprint: Fingerprint,
         files: Vec<ReadFile>,
         telemetry: Arc<Telemetry>,
     ) -> Self {
         PolicyReloader {
-            next_rule: first_rule_after(&loaded.policy, RuleId(0)),
-            last_read: loaded.fingerprint,
-            active: loaded.fingerprint,
+            next_rule: first_rule_after(&policy, RuleId(0)),
+            last_read: fingerprint,
+            active: fingerprint,
+            policy,
             files: WatchedFiles::new(files),
             is_requested: false,
             is_unreadable: false,
@@ -296,12 +300,8 @@ impl PolicyReloader {
 
     fn accept(&mut self, loaded: LoadedPolicy) -> Arc<Policy> {
         log_warnings(&loaded.warnings);
-        tracing::info!(
-            files = loaded.files,
-            rules = loaded.policy.rules().len(),
-            fingerprint = %loaded.fingerprint,
-            "policy reloaded"
-        );
+        let files = Some(loaded.files);
+        log_reload(&self.telemetry, &self.policy, &loaded.policy, files, loaded.fingerprint);
         let names = rule_names(&loaded.policy);
         self.telemetry.record_policy_load(
             self.next_rule,
@@ -311,7 +311,8 @@ impl PolicyReloader {
         );
         self.active = loaded.fingerprint;
         self.next_rule = first_rule_after(&loaded.policy, self.next_rule);
-        Arc::new(loaded.policy)
+        self.policy = Arc::new(loaded.policy);
+        Arc::clone(&self.policy)
     }
 
     /// Logs a failure to read the files. Further failures are not logged until a poll succeeds.
@@ -349,6 +350,51 @@ pub(super) fn rule_names(policy: &Policy) -> impl Iterator<Item = RuleName> {
         domain: policy.domain_name(rule).into(),
         path: Arc::clone(&rule.path),
     })
+}
+
+/// Logs a reload, with what has changed, and warns of domains that the new policy drops although
+/// they have traffic. Call this before the reload is recorded in `telemetry`, which then forgets
+/// the counters of these domains.
+pub(super) fn log_reload(
+    telemetry: &Telemetry,
+    former: &Policy,
+    policy: &Policy,
+    files: Option<usize>,
+    fingerprint: Fingerprint,
+) {
+    let (rules, changes) = (policy.rules().len(), policy.describe_changes(former));
+    tracing::info!(files, rules, %fingerprint, changes, "policy reloaded");
+    let dropped: Vec<&str> =
+        former.domain_names().filter(|domain| !policy.has_domain(domain)).collect();
+    if dropped.is_empty() {
+        return;
+    }
+    let added: Vec<&str> =
+        policy.domain_names().filter(|domain| !former.has_domain(domain)).collect();
+    let counts = telemetry.snapshot().rules;
+    let with_traffic = dropped.iter().filter_map(|domain| {
+        let rules = counts.iter().filter(|(name, _)| *name.domain == **domain);
+        let calls: u64 = rules.map(|(_, counts)| counts.checks).sum();
+        (calls > 0).then_some((domain, calls))
+    });
+    for (domain, calls) in with_traffic.take(LOGGED_DIAGNOSTICS_MAX) {
+        let renamed = match (dropped.as_slice(), added.as_slice()) {
+            ([_], [only]) => Some(*only),
+            _ => nearest_word(domain, added.iter().copied()),
+        };
+        let advice = match renamed {
+            Some(new) => format!(
+                "was it renamed to {new}? set the domain {new} in the caller (with Envoy, `domain` of its rate limit filter)"
+            ),
+            None => "restore the domain, or change the domain in the caller".to_owned(),
+        };
+        tracing::warn!(
+            domain,
+            calls,
+            advice,
+            "the new policy drops a domain that has traffic: its calls meet no limit"
+        );
+    }
 }
 
 pub(super) fn log_warnings(warnings: &[Diagnostic]) {

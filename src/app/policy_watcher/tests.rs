@@ -16,7 +16,7 @@ fn reloader(path: &Path) -> PolicyReloader {
     let loader = PolicyLoader::new(&Settings::read(&sources).unwrap().0).unwrap();
     let (loaded, files) = loader.load(RuleId(0)).unwrap();
     let telemetry = Arc::new(Telemetry::new(0.8));
-    PolicyReloader::new(loader, &loaded, files, telemetry)
+    PolicyReloader::new(loader, Arc::new(loaded.policy), loaded.fingerprint, files, telemetry)
 }
 
 #[test]

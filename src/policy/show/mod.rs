@@ -2,6 +2,8 @@
 //!
 //! Not here: the routes and commands that print them (`admin`, `cli`).
 
+#[cfg(feature = "server")]
+pub(crate) mod changes;
 pub(crate) mod explain;
 pub(crate) mod listing;
 #[cfg(feature = "server")]

@@ -258,3 +258,117 @@ fn a_reload_drops_cached_refusals() {
     }
     assert!(spared() > 0, "the cache is in use");
 }
+
+const THREE_RULES: &str = "
+domain: edge
+descriptors:
+  - key: client
+    rate_limit: {unit: year, requests_per_unit: 5}
+  - key: path
+    value: /login
+    rate_limit: {unit: year, requests_per_unit: 5}
+---
+domain: mail
+descriptors:
+  - key: client
+    rate_limit: {unit: year, requests_per_unit: 5}
+";
+
+#[test]
+fn a_reload_says_what_has_changed() {
+    let rules = |count: usize| {
+        let rule = |at| format!("  - key: k{at:02}\n    rate_limit: {{unit: year}}\n");
+        (0..count).map(rule).collect::<String>()
+    };
+    for (from, to, changes) in [
+        (
+            "unit: year, requests_per_unit: 5}\n  - key: path",
+            "unit: day}\n  - key: path",
+            "1 rule changed: edge.client",
+        ),
+        ("/login", "/logout", "1 rule removed: edge.path_/login, 1 rule added: edge.path_/logout"),
+        (
+            "domain: mail",
+            "domain: mails",
+            "1 domain removed: mail, 1 domain added: mails, 1 rule removed: mail.client, 1 rule added: mails.client",
+        ),
+        (
+            "descriptors:\n  - key: client",
+            "# moved\n\ndescriptors:\n  - key: client",
+            "no domain and no rule",
+        ),
+        (
+            "descriptors:\n  - key: client",
+            "charge: always\ndescriptors:\n  - key: client",
+            "1 domain changed: edge, 2 rules changed: edge.client edge.path_/login",
+        ),
+        (
+            "    value: /login\n    rate_limit",
+            "    value: /login\n    shadow_mode: true\n    rate_limit",
+            "1 rule changed: edge.path_/login",
+        ),
+        (
+            "descriptors:\n  - key: client",
+            &format!("descriptors:\n{}  - key: client", rules(7)),
+            "7 rules added: edge.k00 edge.k01 edge.k02 edge.k03 edge.k04 and 2 more",
+        ),
+        (
+            "  - key: path\n    value: /login\n    rate_limit: {unit: year, requests_per_unit: 5}\n",
+            "",
+            "1 rule removed: edge.path_/login",
+        ),
+    ] {
+        let serving = Tidegate::domains(THREE_RULES, &[]);
+        let changed = THREE_RULES.replacen(from, to, 1);
+        assert_ne!(changed, THREE_RULES, "{from}");
+        Tidegate::write_domains(serving.directory(), &changed);
+        let line = serving.logged_in_time("policy reloaded");
+        assert_eq!(line["changes"], changes, "{line}\n{changed}");
+        assert_eq!(line["files"], 2, "{line}");
+    }
+}
+
+#[test]
+fn a_reload_that_drops_or_renames_a_domain_with_traffic_warns() {
+    const DROPPED: &str = "the new policy drops a domain that has traffic: its calls meet no limit";
+    let (_, mail) = THREE_RULES.split_once("---\n").expect("a second domain");
+    let other = "---\ndomain: files\ndescriptors:\n  - key: a\n    rate_limit: {unit: day}\n";
+    for (policy, advice) in [
+        (
+            THREE_RULES.replacen("domain: edge", "domain: edges", 1),
+            Some("was it renamed to edges?"),
+        ),
+        (
+            THREE_RULES.replacen("domain: edge", "domain: gateway", 1),
+            Some("was it renamed to gateway?"),
+        ),
+        (
+            THREE_RULES.replacen("domain: edge", "domain: Edge", 1) + other,
+            Some("was it renamed to Edge?"),
+        ),
+        (mail.to_owned(), Some("restore the domain, or change the domain in the caller")),
+        (mail.to_owned() + other + &other.replace("files", "logs"), Some("restore the domain")),
+        // The other domain has no traffic.
+        (THREE_RULES.replacen("domain: mail", "domain: mails", 1), None),
+    ] {
+        let serving = Tidegate::domains(THREE_RULES, &[]);
+        serving.ask("ann");
+        Tidegate::write_domains(serving.directory(), &policy);
+        serving.logged_in_time("policy reloaded");
+        let Some(advice) = advice else {
+            until_rules(&serving, "mails.client");
+            assert!(serving.logged(DROPPED).is_none(), "{}", serving.log());
+            continue;
+        };
+        let line = serving.logged_in_time(DROPPED);
+        assert_eq!((&line["level"], &line["domain"]), (&"WARN".into(), &"edge".into()), "{line}");
+        assert_eq!(line["calls"], 1, "{line}");
+        let text = line["advice"].as_str().expect("advice");
+        assert!(text.contains(advice), "{text}");
+    }
+}
+
+fn until_rules(serving: &Tidegate, rule: &str) {
+    let is_listed = || get(serving.port("debug"), "/rlconfig").body.contains(rule).then_some(());
+    until("the new policy", is_listed);
+}

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::net::SocketAddr;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -92,6 +93,26 @@ impl Tidegate {
         let mut command = tidegate();
         command.args(["serve", "--policy", &path]).args(arguments);
         Tidegate::start(&mut command, files)
+    }
+
+    /// Serves policies of several domains, separated by `---`, each from a file of its own.
+    pub(crate) fn domains(text: &str, arguments: &[&str]) -> Tidegate {
+        let files = directory(&[]);
+        Tidegate::write_domains(files.path(), text);
+        let mut command = tidegate();
+        command.args(["serve", "--policy"]).arg(files.path().join("policy")).args(arguments);
+        Tidegate::start(&mut command, files)
+    }
+
+    /// Replaces such policies at once, as Kubernetes does.
+    pub(crate) fn write_domains(directory: &Path, text: &str) {
+        let version = TempDir::new_in(directory).expect("writable").keep();
+        for (at, domain) in text.split("---\n").enumerate() {
+            fs::write(version.join(format!("{at}.yaml")), domain).expect("writable");
+        }
+        let link = directory.join("next");
+        symlink(&version, &link).expect("a link");
+        fs::rename(link, directory.join("policy")).expect("writable");
     }
 
     /// Serves this policy on a Redis with the ACL of a single server.
