@@ -182,6 +182,32 @@ def too_many_descriptors(stack):
     return Seen(recording, {"reason": "descriptors"}, "Calls are invalid: descriptors")
 
 
+@fault_of("TidegateCallsWithoutLimit", within=7)
+def wrong_domain(stack):
+    """A route asks for a domain that the policy does not have. Before, and beside it, calls have a value
+    that the policy does not list: that is normal."""
+    listed = POLICY + "  - {key: path, value: /login, rate_limit: {unit: year, requests_per_unit: 5}}\n"
+    recording = stack.enter_context(Recording(embedded({"policy": {"files": {"edge.yaml": listed}}})))
+    replica = recording.replicas[0]
+
+    def unlisted():
+        replica.ask({"entries": [{"key": "path", "value": "/home"}]})
+
+    def misspelled():
+        unlisted()
+        body = json.dumps({"domain": "egde", "descriptors": [client("a")]})
+        replica.caller.request("POST", "/json", body, {"Content-Type": "application/json"})
+        reply = replica.caller.getresponse()
+        said = reply.read()
+        assert reply.status == 200, said
+
+    recording.healthy(CALM, unlisted)
+    recording.breaks()
+    recording.pass_minutes(15, misspelled)
+    labels = {"domain": "egde", "reason": "unknown_domain"}
+    return Seen(recording, labels, "Calls in the domain egde meet no limit: unknown_domain")
+
+
 @fault_of("TidegateBillsLost", within=2)
 def bills_rejected(stack):
     """Clients ask with 0 hits and bill more than the limit, which counts bills only if they fit."""
