@@ -4,6 +4,7 @@
 //! Clients depend on the field names, which docs/ADMIN.md documents, so fields must not be renamed.
 //! `admin` has the routes; `try_request` has the data of `/try`.
 
+use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use crate::domain::RuleId;
 use crate::policy::{Policy, RuleView};
 use crate::store::SharedStore as _;
 use crate::store::redis::client::node_stats::NodeReport;
-use crate::telemetry::{LimitName, RejectedBills, Telemetry};
+use crate::telemetry::{LimitName, NoLimitCount, RejectedBills, Telemetry};
 
 /// Returns the domain, rule and name of a limit, or `None` if the policy has no such rule or limit.
 pub(super) fn limit_name(policy: &Policy, rule: RuleId, limit: usize) -> Option<LimitName> {
@@ -92,6 +93,8 @@ pub(super) struct NowResponse<'a> {
     /// `None` if no bill was rejected. A bill is a descriptor that reports hits after they were
     /// used. It is counted only if its rule was checked with 0 hits before.
     lost_bills: Option<RejectedBills>,
+    /// Calls to which no limit applied, those with advice first; at most 50 domains and reasons.
+    without_limit: Vec<NoLimitCount>,
     store: StoreView,
     /// State of the control plane client; absent if policies come from files.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,6 +122,9 @@ struct RejectionView {
     path: String,
     reason: String,
 }
+
+/// Maximum number of domains and reasons that the live page lists for calls without a limit.
+const NO_LIMIT_COUNTS_MAX: usize = 50;
 
 /// Maximum number of errors in the control plane's last response that the live page lists.
 const REJECTIONS_MAX: usize = 100;
@@ -180,6 +186,9 @@ pub(super) fn build_now_response<'a>(
     let memory = decider.store().memory().stats();
     let redis = decider.store().redis();
     let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
+    let mut calls_without_limit = telemetry.calls_without_limit();
+    calls_without_limit.sort_by_key(|count| (count.advice.is_empty(), Reverse(count.calls)));
+    calls_without_limit.truncate(NO_LIMIT_COUNTS_MAX);
     NowResponse {
         version: env!("CARGO_PKG_VERSION"),
         time_ms: now.0 / 1_000,
@@ -192,6 +201,7 @@ pub(super) fn build_now_response<'a>(
         }),
         control_plane: control_plane.map(control_plane_view),
         lost_bills: telemetry.rejected_bills(),
+        without_limit: calls_without_limit,
         store: StoreView {
             kind: if redis.is_some() { "redis" } else { "memory" },
             keys_in_memory: memory.live.load(Ordering::Relaxed),

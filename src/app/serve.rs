@@ -236,6 +236,9 @@ async fn sweep(
         overrides.expire(now);
         log_level.expire(now);
         decider.observer().log_refusals();
+        decider.observer().log_calls_without_limit(now, &|calls| {
+            decider.policy().advise_without_limit(&calls.domain, calls.descriptors())
+        });
         decider.observer().warn_of_lost_bills();
     }
 }

@@ -54,7 +54,21 @@ impl<S: Store, O: Observer> Decider<S, O> {
                 self.notify_check(&event, policy, request.domain, rule, descriptor);
             }
         }
+        if checks.each.is_empty() {
+            self.notify_without_limit(policy, request, matches);
+        }
         self.observer.on_decision(decision);
+    }
+
+    /// Notifies the observer of a call that matches no rule. Not inlined, because calls that meet a
+    /// limit must not pay for it.
+    #[cold]
+    fn notify_without_limit(&self, policy: &Policy, request: &Request<'_>, matches: &Matches<'_>) {
+        if matches.found.iter().all(|found| found.rule().is_none()) {
+            let (reason, explain) =
+                (policy.no_limit_reason(request), || policy.explain_no_limit(request));
+            self.observer.on_unmatched(request, reason, &explain);
+        }
     }
 
     fn notify_check(

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use super::named_enum::named_enum;
 use super::{
-    CounterKey, Entry, Hits, HolderToken, Micros, Outcome, Rate, Source, Trace, TraceParent,
+    CounterKey, Entry, Hits, HolderToken, Micros, Outcome, Rate, Request, Source, Trace,
+    TraceParent,
 };
 
 /// Rate limit code of a response or of a descriptor's status, as in `RateLimitResponse`.
@@ -259,6 +260,32 @@ pub struct RefusalEvent<'a> {
     pub shadow: bool,
 }
 
+/// Reason why no limit applies to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoLimitReason {
+    /// The policy does not have the domain.
+    UnknownDomain,
+    /// No rule of the domain has the keys of a descriptor of the call, in their order.
+    UnknownKeys,
+    /// The policy has the keys of a descriptor, but not its values. This is normal.
+    UnlistedValue,
+}
+
+impl NoLimitReason {
+    /// All variants, in the order of their discriminants.
+    pub const ALL: [NoLimitReason; 3] =
+        [NoLimitReason::UnknownDomain, NoLimitReason::UnknownKeys, NoLimitReason::UnlistedValue];
+
+    /// Returns the value of the metric label `reason`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            NoLimitReason::UnknownDomain => "unknown_domain",
+            NoLimitReason::UnknownKeys => "unknown_keys",
+            NoLimitReason::UnlistedValue => "unlisted_value",
+        }
+    }
+}
+
 /// Receives events about decisions, for metrics and traces. An observer cannot change decisions.
 ///
 /// The methods are called on the request path, so implementations must not allocate, lock or log
@@ -280,6 +307,11 @@ pub trait Observer: Send + Sync + 'static {
     }
     /// Called once per refused check, including shadow checks, before [`on_check`](Self::on_check).
     fn on_refusal(&self, _: &RefusalEvent<'_>) {}
+    /// Called once for each decided request that matched no rule. May lock briefly unless the reason
+    /// is [`NoLimitReason::UnlistedValue`], because only a mistake in the configuration has the
+    /// others. `explain` describes what was sent and how far it matched, with hashes instead of
+    /// values; each call of it allocates.
+    fn on_unmatched(&self, _: &Request<'_>, _: NoLimitReason, _explain: &dyn Fn() -> String) {}
     /// Called when a request tries to release a concurrency slot without naming its holder. Such a
     /// release has no effect.
     fn release_without_holder(&self) {}
@@ -321,6 +353,14 @@ impl<T: Observer> Observer for Arc<T> {
     }
     fn on_refusal(&self, event: &RefusalEvent<'_>) {
         T::on_refusal(self, event);
+    }
+    fn on_unmatched(
+        &self,
+        request: &Request<'_>,
+        reason: NoLimitReason,
+        explain: &dyn Fn() -> String,
+    ) {
+        T::on_unmatched(self, request, reason, explain);
     }
     fn release_without_holder(&self) {
         T::release_without_holder(self);

@@ -30,7 +30,7 @@ pub use calendar::{Calendar, CalendarWindows, WindowBounds};
 pub use check::{Accounting, Call, Check, CounterKey, Holder, HolderToken, Op, OwnedCall, Role};
 pub use decision::{
     CheckEvent, Code, Decision, DetailedCheck, InvalidReason, LimitedBy, LossCause, LostBill,
-    Observer, RefusalEvent, RpcOutcome, RuleId, Status, StatusLimit, WaitPrecision,
+    NoLimitReason, Observer, RefusalEvent, RpcOutcome, RuleId, Status, StatusLimit, WaitPrecision,
 };
 pub use fraction::Fraction;
 pub use held_memory::{CALLER_FLOOR_BYTES, CallPlace, CallerMemory, HeldBuffer, HeldMemory, Hold};

@@ -7,10 +7,11 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 
+use super::calls_without_limit::{Advise, CallsWithoutLimit, NoLimitCount};
 use super::detailed_counters::DetailedCounters;
 use super::hit_counts::count_hits;
 use super::lost_bills::LostBills;
@@ -22,7 +23,8 @@ use super::rule_counters::{
 use super::top_rejected::{TopRefusals, ValueDisplay};
 use crate::domain::{
     CheckEvent, Code, Decision, DetailedCheck, DurationHistogram, HistogramSnapshot, InvalidReason,
-    Micros, Observer, RefusalEvent, RpcOutcome, RuleId, Trace, TraceParent, add_relaxed,
+    Micros, NoLimitReason, Observer, RefusalEvent, Request, RpcOutcome, RuleId, Trace, TraceParent,
+    add_relaxed,
 };
 
 /// Number of [`WorkerCounters`]. Each of the first 255 worker threads has its own; all other
@@ -36,7 +38,6 @@ struct WorkerCounters {
     /// Number of decisions, by code (OK, OVER_LIMIT), then by source.
     decided: [[AtomicU64; SOURCE_COUNT]; 2],
     shadowed: AtomicU64,
-    domain_not_found: AtomicU64,
     releases_without_holder: AtomicU64,
     outcomes: [AtomicU64; RpcOutcome::ALL.len()],
     invalid: [AtomicU64; InvalidReason::ALL.len()],
@@ -48,7 +49,6 @@ struct WorkerCounters {
 pub(super) struct ProcessTotals {
     pub(super) decided: CountsByCode,
     pub(super) shadowed: u64,
-    pub(super) domain_not_found: u64,
     pub(super) releases_without_holder: u64,
     pub(super) outcomes: [u64; RpcOutcome::ALL.len()],
     pub(super) invalid: [u64; InvalidReason::ALL.len()],
@@ -65,6 +65,7 @@ pub struct Telemetry {
     /// its own: callers choose the overrides, so the number of counters would be unbounded.
     pub(super) overrides: RuleCounters,
     detailed_counters: DetailedCounters,
+    calls_without_limit: CallsWithoutLimit,
     workers: Box<[WorkerCounters]>,
     pub(super) lost_bills: LostBills,
     pub(super) loads: AtomicU64,
@@ -98,6 +99,7 @@ impl Telemetry {
             rule_tables: ArcSwap::default(),
             overrides: RuleCounters::default(),
             detailed_counters: DetailedCounters::default(),
+            calls_without_limit: CallsWithoutLimit::default(),
             workers: (0..WORKERS_MAX).map(|_| WorkerCounters::default()).collect(),
             lost_bills: LostBills::default(),
             loads: AtomicU64::new(0),
@@ -131,6 +133,17 @@ impl Telemetry {
     /// already used). Call this about once a second.
     pub fn warn_of_lost_bills(&self) {
         self.lost_bills.warn_once(&self.rule_tables.load().current);
+    }
+
+    /// Returns the numbers of calls without a limit since the process started, by reason and domain.
+    pub fn calls_without_limit(&self) -> Vec<NoLimitCount> {
+        self.calls_without_limit.counts()
+    }
+
+    /// Logs a summary of the calls without a limit if one is due, and a sampled call at `debug`.
+    /// Call this about once a second.
+    pub fn log_calls_without_limit(&self, now: Instant, advise: Advise<'_>) {
+        self.calls_without_limit.write(now, advise);
     }
 
     /// Sets how `/top` displays the descriptor values of rejected keys.
@@ -206,7 +219,6 @@ impl Telemetry {
         ProcessTotals {
             decided: [0, 1].map(|code| self.sum_each(|worker| &worker.decided[code])),
             shadowed: sum(|worker| &worker.shadowed),
-            domain_not_found: sum(|worker| &worker.domain_not_found),
             releases_without_holder: sum(|worker| &worker.releases_without_holder),
             outcomes: self.sum_each(|worker| &worker.outcomes),
             invalid: self.sum_each(|worker| &worker.invalid),
@@ -274,6 +286,15 @@ impl Observer for Telemetry {
         }
     }
 
+    fn on_unmatched(
+        &self,
+        request: &Request<'_>,
+        reason: NoLimitReason,
+        explain: &dyn Fn() -> String,
+    ) {
+        self.calls_without_limit.record(request, reason, explain);
+    }
+
     fn release_without_holder(&self) {
         let (worker, exclusive) = self.worker_counters();
         add_relaxed(&worker.releases_without_holder, 1, exclusive);
@@ -297,9 +318,6 @@ impl Observer for Telemetry {
         }
         if decision.shadowed {
             add_relaxed(&worker.shadowed, 1, exclusive);
-        }
-        if !decision.domain_known {
-            add_relaxed(&worker.domain_not_found, 1, exclusive);
         }
     }
 

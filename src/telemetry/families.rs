@@ -13,7 +13,7 @@ use super::metric::{
     histogram, metrics,
 };
 use super::rule_counters::{CODES, SOURCES};
-use crate::domain::{InvalidReason, RpcOutcome};
+use crate::domain::{InvalidReason, NoLimitReason, RpcOutcome};
 
 const fn rule_counter(name: &'static str, help: &'static str) -> MetricFamily {
     counter(name, help).with_labels(&["domain", "rule"])
@@ -60,12 +60,12 @@ const fn gauge_seconds(name: &'static str, help: &'static str) -> MetricFamily {
 }
 
 metrics! { PROCESS_METRICS: ProcessTotals,
-    counter "domain_not_found" "Calls for a domain without a policy", |totals| totals.domain_not_found;
     counter "global_shadow_mode" "Calls over a limit that passed because of global shadow mode", |totals| totals.shadowed;
     counter "returns_without_holder" "Releases of concurrency slots that named no holder and freed nothing", |totals| totals.releases_without_holder;
 }
 
 metrics! { POLICY_LOADS: Telemetry,
+    counter "domain_not_found" "Calls for a domain without a policy", |telemetry| telemetry.count_unknown_domain_calls();
     counter "detailed_metric_overflows" "Checks counted without the request's values, because there are too many of them", |telemetry| telemetry.detailed_counters().overflows();
     counter "config_load_success" "Successful policy loads", |telemetry| telemetry.loads.load(Relaxed);
     counter "config_load_error" "Failed policy reloads", |telemetry| telemetry.load_errors.load(Relaxed);
@@ -73,6 +73,11 @@ metrics! { POLICY_LOADS: Telemetry,
     gauge_seconds "config_last_reload_success_timestamp" "Time of the last successful policy load, since the Unix epoch", |telemetry| telemetry.last_policy_load_at_us.load(Relaxed);
 }
 
+const CALLS_WITHOUT_LIMIT: MetricFamily = counter(
+    "calls_without_limit",
+    "Calls to which no limit applies, by domain and reason: unknown_domain, unknown_keys, or unlisted_value, which is normal",
+)
+.with_labels(&["domain", "reason"]);
 const POLICY_INFO: MetricFamily =
     gauge("policy_info", "1, with the fingerprint of the policy in force")
         .with_labels(&["fingerprint"]);
@@ -90,6 +95,12 @@ impl Telemetry {
         self.emit_lost_bills(sink)?;
         emit_totals(&self.sum_workers(), sink)?;
         emit_table(sink, POLICY_LOADS, self)?;
+        sink.write_family(&CALLS_WITHOUT_LIMIT, &mut |emit| {
+            self.calls_without_limit().iter().try_for_each(|count| {
+                let labels = [("domain", &*count.domain), ("reason", count.reason)];
+                emit(&labels, MetricValue::Number(count.calls))
+            })
+        })?;
         let tables = self.rule_tables();
         let fingerprint = tables.current.fingerprint.as_str();
         sink.write_family(&POLICY_INFO, &mut |emit| {
@@ -99,6 +110,12 @@ impl Telemetry {
         sink.write_family(&BUILD_INFO, &mut |emit| {
             emit(&[("version", version)], MetricValue::Number(1))
         })
+    }
+
+    fn count_unknown_domain_calls(&self) -> u64 {
+        let reason = NoLimitReason::UnknownDomain.as_str();
+        let counts = self.calls_without_limit().into_iter();
+        counts.filter(|count| count.reason == reason).map(|count| count.calls).sum()
     }
 
     fn emit_rules(&self, sink: &mut dyn MetricSink) -> fmt::Result {

@@ -7,6 +7,7 @@
 //!
 //! | file | contents |
 //! |---|---|
+//! | `calls_without_limit` | calls to which no limit applies: counters, and their summary in the log |
 //! | `counters`, `rule_counters`, `hit_counts` | the counters of the process and of each rule |
 //! | `detailed_counters`, `rule_rows` | counters by request values; rows of the per-rule metrics |
 //! | `metric`, `families`, `compat_names` | metric families of Tidegate and envoyproxy/ratelimit |
@@ -17,6 +18,7 @@
 //! | `lost_bills` | bills not charged in full, and the warning about them |
 //! | `logging`, `refusal_log` | log output; log of rejected calls |
 
+mod calls_without_limit;
 mod compat_names;
 mod counters;
 mod detailed_counters;
@@ -35,6 +37,7 @@ mod rule_rows;
 mod snapshot;
 mod top_rejected;
 
+pub use calls_without_limit::{Advise, NoLimitCalls, NoLimitCount};
 pub use counters::Telemetry;
 pub use logging::{LineFormat, LogHandle, Verbosity, init_logging};
 pub use metric::{

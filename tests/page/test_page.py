@@ -66,6 +66,21 @@ class Page(unittest.TestCase):
         self.assertIn("per second", self.browser.text("#admitted"))
         self.assertIn("Memory", self.browser.text("#store-now"))
 
+    def test_calls_without_a_limit_are_shown_with_their_rate_and_what_was_meant(self):
+        def rows():
+            for _ in range(3):
+                self.service.call([("remote_address", "192.0.2.7")], domain="egde")
+                self.service.call([("remote_adress", "192.0.2.7")])
+            self.service.call([("no_such_key", MARKUP)], domain=MARKUP)
+            return self.browser.text("#unmatched") or ""
+        until("the wrong domain is listed", lambda: "egde" in rows() and "The policy does not have this domain." in rows())
+        until("what was meant is shown", lambda: "did you mean edge?" in rows())
+        until("the wrong key is named", lambda: "did you mean remote_address?" in rows())
+        self.assertIn(MARKUP, rows())
+        cells = "return [...document.querySelectorAll('#unmatched td.number')].map(cell => parseFloat(cell.textContent))"
+        until("rates are shown", lambda: any(rate > 0 for rate in self.browser.run(cells) or [] if rate))
+        self.assertFalse(self.browser.run("return document.querySelector('#unmatched img') !== null"))
+
     def tried(self, descriptors, hits=1):
         """What the page says a request would be answered: the code."""
         self.browser.run("document.querySelector('#answer').dataset.code = ''")

@@ -202,6 +202,9 @@ impl TreeBuilder {
         let id = RuleId(self.first_rule_id.wrapping_add(to_u32(self.rules.len())));
         self.tree.nodes[node.0 as usize].rule = Some(id);
         let path = self.tree.path_to(node);
+        // The domain whose rules are being added.
+        let root = self.tree.domains.last().map_or(node, |domain| domain.root);
+        let keys = self.tree.hash_of_keys(root, path.iter().map(|node| node.key.as_bytes()));
         let key_templates: Vec<_> =
             spec.limits.iter().map(|limit| self.build_key_template(domain, &path, limit)).collect();
         // Shared, because the templates of siblings are equal and would take a quarter of the policy.
@@ -211,6 +214,8 @@ impl TreeBuilder {
             None => key_templates.into(),
         };
         let printed = configured_path(&domain.name, &path);
+        let values_in_metrics = spec.detailed_metric || path.iter().any(|node| shows_value(node));
+        self.tree.rule_keys.insert(keys);
         self.rules.push(Rule {
             id,
             path: printed.into(),
@@ -221,7 +226,7 @@ impl TreeBuilder {
             metadata: spec.metadata.clone(),
             body: spec.body.clone().or_else(|| domain.body.clone()),
             location: spec.location.clone(),
-            values_in_metrics: spec.detailed_metric || path.iter().any(|node| shows_value(node)),
+            values_in_metrics,
             detailed_metric: spec.detailed_metric,
             node,
             key_templates,

@@ -10,7 +10,8 @@
 //!
 //! Not here: building the tree (`build`), matching requests (`matcher`).
 
-use std::hash::{BuildHasher, Hasher};
+use std::collections::HashSet;
+use std::hash::{BuildHasher, Hash as _, Hasher};
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
@@ -148,6 +149,8 @@ pub(crate) struct DescriptorTree {
     pub domain_index: HashTable<u32>,
     pub group_index: HashTable<u32>,
     pub exact_index: HashTable<ExactChild>,
+    /// Hash of the keys of each rule's path, with its domain's root.
+    pub rule_keys: HashSet<u64, RandomState>,
 }
 
 /// Domain with its settings and its tree. The root of the tree is a node without a key.
@@ -299,6 +302,27 @@ impl DescriptorTree {
         }
         path.reverse();
         path
+    }
+
+    /// Returns the root of the domain that contains a node.
+    pub(crate) fn root_of(&self, node: NodeId) -> NodeId {
+        let mut at = node;
+        while let Some(parent) = self.node(at).parent {
+            at = parent;
+        }
+        at
+    }
+
+    /// Hashes a sequence of keys below the root of a domain.
+    pub(crate) fn hash_of_keys<'k>(
+        &self,
+        root: NodeId,
+        keys: impl Iterator<Item = &'k [u8]>,
+    ) -> u64 {
+        let mut hasher = self.hash.build_hasher();
+        hasher.write_u32(root.0);
+        keys.for_each(|key| key.hash(&mut hasher));
+        hasher.finish()
     }
 
     pub(crate) fn find_group(&self, parent: NodeId, key: &[u8]) -> Option<u32> {

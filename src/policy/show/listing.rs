@@ -64,11 +64,9 @@ impl Policy {
 
     /// Returns the name of the domain that contains the rule.
     pub fn domain_name(&self, rule: &Rule) -> &str {
-        let mut at = rule.node;
-        while let Some(parent) = self.tree.node(at).parent {
-            at = parent;
-        }
-        self.tree.domains.iter().find(|domain| domain.root == at).map_or("", |domain| &domain.name)
+        let root = self.tree.root_of(rule.node);
+        let mut domains = self.tree.domains.iter();
+        domains.find(|domain| domain.root == root).map_or("", |domain| &domain.name)
     }
 }
 

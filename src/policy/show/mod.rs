@@ -6,5 +6,6 @@
 pub(crate) mod changes;
 pub(crate) mod explain;
 pub(crate) mod listing;
+pub(crate) mod nearest;
 #[cfg(feature = "server")]
 pub(crate) mod view;

@@ -3,6 +3,7 @@
 
 mod addresses;
 mod admin_actions;
+mod calls_without_limit;
 mod debug_port;
 mod degraded_service;
 mod exit_codes;
