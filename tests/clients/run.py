@@ -40,6 +40,12 @@ def run(*command, **more):
     subprocess.run([str(word) for word in command], check=True, stdin=subprocess.DEVNULL, **more)
 
 
+def output(*command, **more):
+    """What a command prints that must succeed."""
+    return subprocess.run([str(word) for word in command], check=True, stdin=subprocess.DEVNULL, text=True,
+                          capture_output=True, **more).stdout
+
+
 def cargo_environment():
     return os.environ | {"CARGO_TARGET_DIR": str(TARGET), "TIDEGATE": str(PROGRAM)}
 
@@ -53,11 +59,22 @@ def timers(directory, suffix, pattern):
     return found
 
 
+def readme_example(package):
+    """The block of the package's README that asks at Tidegate's default port."""
+    blocks = re.findall(r"^```\w[^\n]*\n(.*?)^```$", (package / "README.md").read_text(),
+                        re.DOTALL | re.MULTILINE)
+    example, = [block for block in blocks if "localhost:8081" in block]
+    return example
+
+
 class Applications:
-    """What every example application does. Subclasses install the package and name the command."""
+    """What every example application does. Subclasses install the package, name the command, and run the example of
+    the README."""
 
     # The application, without its arguments.
     command = None
+    # What gives the README's example as long as a busy machine needs: without a decision, the sixth call passes.
+    patience = ()
 
     @classmethod
     def setUpClass(cls):
@@ -100,6 +117,24 @@ class Applications:
             self.assertRegex(headers["Retry-After"], r"^[1-9]\d*$")
         self.assertEqual(ask(user="ben")[0], 200)
 
+    def test_the_example_of_the_readme_prints_what_the_readme_says(self):
+        address, _ = tidegate_process.serve(self, self.directory, POLICY, tls=False)
+        program = readme_example(self.PACKAGE).replace("localhost:8081", address.removeprefix("http://"))
+        for text, patient in self.patience:
+            self.assertIn(text, program)
+            program = program.replace(text, patient)
+        printed = self.run_program(program)
+        self.assertEqual(printed.lower().splitlines(), ["passes: true"] * 5 + ["passes: false"])
+        said = (self.PACKAGE / "README.md").read_text()
+        self.assertRegex(said, "(?i)this prints `passes: true` five times, and `passes: false`")
+
+    def test_the_example_of_the_readme_names_the_reason_if_nothing_listens(self):
+        address = f"localhost:{free_port()}"
+        program = readme_example(self.PACKAGE).replace("localhost:8081", address)
+        with self.assertRaises(subprocess.CalledProcessError) as raised:
+            self.run_program(program)
+        self.assertIn(f"nothing listens at {address}: check the address", raised.exception.stderr)
+
     def test_slots_are_released_when_the_response_ends(self):
         ask = self.application(self.tidegate())
         for number in range(3):
@@ -108,17 +143,18 @@ class Applications:
             while ask("/export", user=f"user-{number}-{time.monotonic()}")[0] != 200:
                 self.assertLess(time.monotonic(), deadline, "the slot is still held")
 
-    def test_requests_pass_while_tidegate_is_away(self):
+    def test_requests_pass_while_tidegate_is_unavailable(self):
         ask = self.application(f"https://localhost:{free_port()}")
         self.assertEqual([ask()[0] for _ in range(7)], [200] * 7)
 
-    def test_requests_are_answered_with_503_while_tidegate_is_away_if_the_application_chose_so(self):
+    def test_requests_are_answered_with_503_while_tidegate_is_unavailable_if_the_application_chose_so(self):
         ask = self.application(f"https://localhost:{free_port()}", "deny")
         self.assertEqual([ask()[0] for _ in range(7)], [503] * 7)
 
 
 class Rust(Applications, unittest.TestCase):
     PACKAGE = ROOT / "clients/rust"
+    patience = [('"shop")', '"shop").timeout(Duration::from_secs(30))'), ("from_secs(1)", "from_secs(30)")]
 
     @classmethod
     def install(cls, project):
@@ -134,7 +170,13 @@ class Rust(Applications, unittest.TestCase):
         with open(project / "Cargo.toml", "a") as file:
             file.write('\n[profile.dev]\ndebug = "line-tables-only"\n')
         run("cargo", "build", "--quiet", *manifest, env=cargo_environment())
+        cls.project = project
         return [TARGET / "debug/shop"]
+
+    def run_program(self, program):
+        (self.project / "src/bin").mkdir(exist_ok=True)
+        (self.project / "src/bin/readme.rs").write_text(program)
+        return output("cargo", "run", "--quiet", "--bin", "readme", cwd=self.project, env=cargo_environment())
 
     def test_only_wait_sleeps(self):
         pattern = r"\bsleep(?:_until)?\(|\binterval(?:_at)?\(|park_timeout"
@@ -148,10 +190,11 @@ class Rust(Applications, unittest.TestCase):
 
 class Python(Applications, unittest.TestCase):
     PACKAGE = ROOT / "clients/python"
+    patience = [('"shop")', '"shop", timeout=30)'), ("connect()", "connect(30)")]
 
     @classmethod
     def install(cls, project):
-        # A copy, because building writes beside the sources. flit_core builds it, from the tests' environment.
+        # A copy, because building writes next to the sources. flit_core builds it, from the tests' environment.
         source = shutil.copytree(cls.PACKAGE, project / "source", ignore=shutil.ignore_patterns("__pycache__"))
         run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps",
             "--wheel-dir", project, source)
@@ -163,6 +206,9 @@ class Python(Applications, unittest.TestCase):
         run(*install, "--no-index", *project.glob("*.whl"))
         shutil.copy(cls.PACKAGE / "examples/starlette_app.py", project)
         return [cls.python, project / "starlette_app.py"]
+
+    def run_program(self, program):
+        return output(self.python, "-c", program)
 
     def test_only_wait_sleeps(self):
         pattern = r"\bsleep\(|\bcall_later\b|\bcall_at\b|\bwait_for\(|asyncio\.timeout"
@@ -176,6 +222,8 @@ class Python(Applications, unittest.TestCase):
 
 class Go(Applications, unittest.TestCase):
     PACKAGE = ROOT / "clients/go"
+    patience = [('Domain: "shop"', 'Domain: "shop", Timeout: 30e9'),
+                ("ctx := context.Background()", "ctx, _ := context.WithTimeout(context.Background(), 30e9)")]
 
     @classmethod
     def install(cls, project):
@@ -191,7 +239,13 @@ class Go(Applications, unittest.TestCase):
         (project / "built").mkdir()
         run("go", "build", "-mod=readonly", "-o", project / "built", "./nethttp", "./grpc", cwd=project)
         cls.grpc = [project / "built/grpc"]
+        cls.project = project
         return [project / "built/nethttp"]
+
+    def run_program(self, program):
+        (self.project / "readme").mkdir(exist_ok=True)
+        (self.project / "readme/main.go").write_text(program)
+        return output("go", "run", "./readme", cwd=self.project)
 
     def service(self, address, choice="allow"):
         """Starts the gRPC application; returns a function that calls it and returns the status and the trailers."""
@@ -225,7 +279,7 @@ class Go(Applications, unittest.TestCase):
             self.assertEqual(code, "RESOURCE_EXHAUSTED")
             self.assertRegex(trailers["retry-after"], r"^[1-9]\d*$")
 
-    def test_calls_pass_or_are_unavailable_while_tidegate_is_away(self):
+    def test_calls_pass_or_are_unavailable_while_tidegate_is_unavailable(self):
         for choice, code in (("allow", "OK"), ("deny", "UNAVAILABLE")):
             ask = self.service(f"https://localhost:{free_port()}", choice)
             self.assertEqual([ask()[0] for _ in range(7)], [code] * 7)

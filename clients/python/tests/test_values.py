@@ -61,6 +61,13 @@ class Values(unittest.TestCase):
                 address_entry(key, address, prefix)
             self.assertIn(says, str(raised.exception))
 
+    def test_the_mapping_of_the_page_is_valid(self):
+        page = (VECTORS.parent / "README.md").read_text()
+        block = page[page.index("    {\n"):page.index("\n    }\n") + len("\n    }\n")]
+        call = Mapping.from_json(block).call("GET", b"/search/x", [(b"x-user", b"ann")], "203.0.113.9")
+        self.assertEqual([it.entries for it in call.descriptors],
+                         [((b"user", b"ann"),), ((b"route", b"/search"), (b"remote_address", b"203.0.113.9"))])
+
     def test_mistakes_are_those_of_the_shared_vectors(self):
         cases = json.loads((VECTORS / "mapping.json").read_text())["mistakes"]
         self.assertGreaterEqual(len(cases), 10)
@@ -100,7 +107,7 @@ class Values(unittest.TestCase):
     def test_at_most_as_many_headers_as_the_bound_are_taken(self):
         self.assertEqual(len(decided(1, [(b"x-many", b"1")] * 40).headers), 32)
 
-    def test_messages_live_beside_other_builds_of_the_same_api(self):
+    def test_messages_live_alongside_other_builds_of_the_same_api(self):
         # The default pool does not know ours, and takes a file of the name that Envoy's packages register.
         from google.protobuf import descriptor_pb2, descriptor_pool
 
