@@ -63,7 +63,7 @@ type Config struct {
 	Timeout time.Duration
 	// OnFailure says what happens without a decision (default: the request passes).
 	OnFailure OnFailure
-	// PendingMax is how many calls may wait for a decision at a time (default 1,000). One more fails at once.
+	// PendingMax is how many calls may wait for a decision at a time (default 1,000). One more fails immediately.
 	PendingMax int
 	// CAPEM has the CA certificates that verify the server (default: the system's).
 	CAPEM []byte
@@ -76,7 +76,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Counters say how many calls ended how, since the client was made. Failed calls had no decision.
+// Counters are the numbers of calls by outcome, since the client was made. Failed calls had no decision.
 type Counters struct{ Allowed, Rejected, Failed uint64 }
 
 // Client of a rate limit service. Share one in the whole process.
@@ -121,7 +121,7 @@ func New(config Config) (*Client, error) {
 	}
 	connection, err := grpc.NewClient(server.address(),
 		grpc.WithTransportCredentials(transport),
-		// A rate limiter is next door, whatever the environment says about proxies.
+		// Connects directly: the environment's proxies are for the internet, and a rate limiter is close.
 		grpc.WithNoProxy(),
 		// A call is never repeated in the path of a request.
 		grpc.WithDisableRetry(),
@@ -157,7 +157,7 @@ func New(config Config) (*Client, error) {
 func (c *Client) Connect(ctx context.Context) error {
 	timeout := connectTimeout
 	if deadline, ok := ctx.Deadline(); ok {
-		timeout = time.Until(deadline)
+		timeout = time.Until(deadline).Round(time.Millisecond)
 	}
 	// Servers reject a request without descriptors before they look at limits.
 	failure := c.sendWithin(ctx, timeout, method, encode(c.domain, nil, 0), new(response))
@@ -182,7 +182,7 @@ func (c *Client) Check(ctx context.Context, call Call) Decision {
 // CheckMany asks for many decisions in one call of Tidegate's own service; other servers do not have it. There is one
 // decision for each call, in the same order. A call may pass while others do not.
 //
-// The timeout is that of one decision. The service takes up to 1,024 calls at once; beyond, all fail.
+// The timeout is that of one decision. The service takes up to 1,024 calls together; if there are more, all fail.
 func (c *Client) CheckMany(ctx context.Context, calls []Call) []Decision {
 	var requests [][]byte
 	for _, call := range calls {
@@ -243,7 +243,7 @@ func (c *Client) Hold(ctx context.Context, call Call) (Decision, func()) {
 	case decision.Outcome == Rejected:
 		return decision, func() {}
 	case decision.Outcome == Failed:
-		// Whether a slot was taken is unknown, and the request may run without one.
+		// The server may have taken a slot, and the request may run without one.
 		release()
 	}
 	return decision, release
@@ -262,7 +262,7 @@ func (c *Client) Refund(ctx context.Context, call Call) error {
 	return nil
 }
 
-// Counters returns how many calls ended how.
+// Counters returns the numbers of calls by outcome.
 func (c *Client) Counters() Counters {
 	return Counters{c.allowed.Load(), c.rejected.Load(), c.failed.Load()}
 }
@@ -274,7 +274,7 @@ func (c *Client) Address() string { return c.degraded.endpoint.address() }
 func (c *Client) Domain() string { return c.domain }
 
 // Close closes the connection. Calls that are waiting fail, as do later ones. It waits for the reason of a failure that
-// is not yet in the log, which takes at most a second.
+// is not yet in the log, which takes at most three seconds.
 func (c *Client) Close() error {
 	c.closed.Store(true)
 	err := c.connection.Close()

@@ -17,7 +17,7 @@ const (
 	headersMax = 32
 	// headerBytesMax is the maximum length of such a header's value; a longer one is left out.
 	headerBytesMax = 1024
-	// retryAfterSecondsMax is the longest wait that is believed: a hundred years.
+	// retryAfterSecondsMax is the maximum wait, a hundred years. A longer one is cut.
 	retryAfterSecondsMax = 100 * 365 * 86_400
 )
 
@@ -95,7 +95,7 @@ func failureOf(err error) *Failure {
 // Decision is the result of a call.
 type Decision struct {
 	Outcome Outcome
-	// Passes: it was allowed, or there was no decision and the client fails open.
+	// Passes: it was allowed, or there was no decision and the client lets requests pass on failure.
 	Passes bool
 	// Failure says why there was no decision; nil if there was one.
 	Failure *Failure
@@ -108,7 +108,7 @@ type Decision struct {
 	Body []byte
 }
 
-// decide turns a response into a decision. Only overall_code decides. now turns a date in Retry-After into a wait.
+// decide turns a response into a decision, by overall_code only. now turns a date in Retry-After into a wait.
 func decide(given *response, now time.Time) Decision {
 	decision := Decision{Passes: true, Header: http.Header{}}
 	rejected := given.code == overLimit

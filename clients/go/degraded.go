@@ -65,7 +65,7 @@ func (o *outage) end(now time.Time) (failedCalls uint64, duration time.Duration,
 	return failedCalls, now.Sub(since), true
 }
 
-// degraded logs failures and their end. A diagnosis takes up to a second, so it runs in the background.
+// degraded logs failures and their end. A diagnosis takes up to three seconds, so it runs in the background.
 type degraded struct {
 	endpoint  endpoint
 	domain    string

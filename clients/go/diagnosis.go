@@ -22,7 +22,7 @@ import (
 
 const (
 	// diagnosisMax: the whole diagnosis takes at most this long.
-	diagnosisMax = time.Second
+	diagnosisMax = 3 * time.Second
 	// frameBytes: a frame of HTTP/2 starts with its length and type in 9 bytes.
 	frameBytes = 9
 	// replyBytesMax has room for an HTTP/1.1 error.
@@ -37,7 +37,7 @@ const (
 var reasons = map[string]string{
 	"unresolved":         "the name {host} does not resolve: check the address",
 	"refused":            "nothing listens at {address}: check the address, and that Tidegate is running",
-	"unreachable":        "no connection to {address} within 1 s: check the address and the firewall",
+	"unreachable":        "no connection to {address} within 3 s: check the address and the firewall",
 	"http_port":          "this is the HTTP port: {address} answers in HTTP/1.1; use the gRPC port, 8081 by default",
 	"needs_tls":          "{address} requires TLS: write https:// instead of http://",
 	"no_tls":             "{address} has no TLS: write http:// instead of https://",
@@ -108,7 +108,7 @@ func (e *endpoint) reason(failure *Failure, called string, timeout time.Duration
 	return e.text(name, failure, timeout)
 }
 
-// diagnose returns the reason of a failure. It takes at most a second.
+// diagnose returns the reason of a failure. It takes at most three seconds.
 func (e *endpoint) diagnose(ctx context.Context, failure *Failure, called string, timeout time.Duration) string {
 	switch failure.Code {
 	case codes.Unimplemented, codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.ResourceExhausted:

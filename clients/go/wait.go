@@ -18,8 +18,8 @@ const (
 // Wait repeats the call until it passes, at most for patience. It is for batch jobs: in the path of a request, use
 // Check. It is the only function that sleeps.
 //
-// After a rejection it sleeps as long as Retry-After says, plus up to 10 % at random. It returns a decision that does
-// not pass at once if waiting does not help, or if the wait would exceed patience or the context's deadline. If the
+// After a rejection it sleeps as long as Retry-After says, plus up to 10 % at random. If waiting does not help,
+// or would exceed patience or the context's deadline, it immediately returns a decision that does not pass. If the
 // client denies on failure, calls without a decision are repeated after a random time of up to 100 ms, then up to
 // 200 ms, and so on up to 2 s.
 func (c *Client) Wait(ctx context.Context, call Call, patience time.Duration) Decision {

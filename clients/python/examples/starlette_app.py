@@ -2,7 +2,7 @@
 
     python starlette_app.py https://localhost:8081 ca.pem
 
-It passes requests while Tidegate is away; with `deny` as the next argument, it answers 503. A further one is the
+It passes requests while Tidegate is unavailable; with `deny` as the next argument, it answers 503. A further one is the
 timeout in milliseconds.
 """
 

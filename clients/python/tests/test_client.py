@@ -169,7 +169,7 @@ class WithoutTidegate(TidegateCase):
         # Those who went away left their places.
         asked = asyncio.create_task(client.check(call("user", "ann")))
         await asyncio.wait([asked], timeout=0.05)
-        self.assertFalse(asked.done(), "waiting, not turned away")
+        self.assertFalse(asked.done(), "waiting, not rejected")
         asked.cancel()
 
     async def test_a_service_that_returns_is_found_again(self):

@@ -35,20 +35,26 @@ class Reasons(TidegateCase):
         """Three calls fail; the log has one line with the reason, and `connect` raises it."""
         secure, _, at = address.partition("://")
         values = {"address": at, "host": at.rpartition(":")[0], "name": at.rpartition(":")[0]} | values
+        def new_client():
+            if secure == "https":
+                return self.client(address, **dict(settings))
+            client = Client(address, "shop", **{"timeout": PATIENCE_SECONDS} | dict(settings))
+            self.addAsyncCleanup(client.close)
+            return client
+
+        asked = asked or call("user", "ann")
+        if "code" in values:
+            values["message"] = (await new_client().check(asked)).failure.message  # the server's
+            self.assertTrue(values["message"])
+            await self.until(lambda: all(it.name != "tidegate-diagnosis" for it in threading.enumerate()))
+        client = new_client()
         reason = filled(expected, **values)
         self.assertNotIn("{", reason)
-        settings = dict(settings)
-        if secure == "https":
-            client = self.client(address, **settings)
-        else:
-            client = Client(address, "shop", **{"timeout": PATIENCE_SECONDS} | settings)
-            self.addAsyncCleanup(client.close)
         if not connects:
             with self.assertRaises(Failure) as raised:
-                await client.connect(settings.get("timeout", PATIENCE_SECONDS))
+                await client.connect(dict(settings).get("timeout", PATIENCE_SECONDS))
             self.assertEqual(str(raised.exception), reason)
         messages = self.log()
-        asked = asked or call("user", "ann")
         for _ in range(3):
             decision = (await client.check_many([asked]))[0] if batch else await client.check(asked)
             self.assertEqual((decision.outcome, decision.passes), (Outcome.FAILED, True))
@@ -129,8 +135,7 @@ class Reasons(TidegateCase):
 
     async def test_a_caller_without_permission(self):
         address, _ = self.serve("--grpc-client-domains", "shop=elsewhere.test")
-        await self.assert_reason(address, "denied", connects=True, code="PERMISSION_DENIED",
-                                 message="this caller is not authorized for this domain")
+        await self.assert_reason(address, "denied", connects=True, code="PERMISSION_DENIED")
 
     async def test_a_caller_that_is_not_authenticated(self):
         class Rejects(grpc.GenericRpcHandler):
@@ -146,19 +151,17 @@ class Reasons(TidegateCase):
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         await self.assert_reason(
-            f"http://localhost:{port}", "denied", code="UNAUTHENTICATED", message="a token is missing")
+            f"http://localhost:{port}", "denied", code="UNAUTHENTICATED")
 
     async def test_a_service_that_answers_unavailable(self):
         policy = "domain: shop\non_store_failure: error\ndescriptors:\n  - key: user\n    rate_limit: {unit: day, requests_per_unit: 5}\n"
         address, _ = tidegate_process.serve(
             self, self.directory, policy, "--redis-url", f"127.0.0.1:{free_port()}", tls=False)
-        await self.assert_reason(address, "status", connects=True, code="UNAVAILABLE",
-                                 message="the store gave no answer in time")
+        await self.assert_reason(address, "status", connects=True, code="UNAVAILABLE")
 
     async def test_a_call_that_the_service_rejects(self):
         address, _ = self.serve(tls=False)
-        await self.assert_reason(address, "status", connects=True, asked=call("", "x"), code="INVALID_ARGUMENT",
-                                 message="descriptors[0].entries: a key must not be empty")
+        await self.assert_reason(address, "status", connects=True, asked=call("", "x"), code="INVALID_ARGUMENT")
 
     async def test_too_many_calls_are_waiting(self):
         client = self.client(f"https://{self.listen()}", pending_max=1)

@@ -2,7 +2,7 @@
 //!
 //!     cargo run --example axum -- https://localhost:8081 ca.pem
 //!
-//! It passes requests while Tidegate is away; with `deny` as the next argument, it answers 503. A further one
+//! It passes requests while Tidegate is unavailable; with `deny` as the next argument, it answers 503. A further one
 //! is the timeout in milliseconds.
 
 #![allow(clippy::print_stdout, reason = "an application, which says where it listens")]

@@ -123,7 +123,7 @@ impl Builder {
         self
     }
 
-    /// Sets how many calls may wait for a decision at a time (default 1,000). One more fails at once.
+    /// Sets how many calls may wait for a decision at a time (default 1,000). One more fails immediately.
     #[must_use]
     pub fn pending_max(mut self, pending_max: usize) -> Builder {
         self.pending_max = pending_max;

@@ -1,4 +1,4 @@
-//! What a client asks: descriptors, and the hits that they cost.
+//! Calls: descriptors, and the hits that they cost.
 
 use bytes::Bytes;
 

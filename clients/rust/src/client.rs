@@ -35,7 +35,7 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of releases on their way. A further one is dropped, and its lease ends by itself.
 const RELEASES_MAX: usize = 1_000;
 
-/// How many calls ended how, since the client was built.
+/// Numbers of calls by outcome, since the client was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Calls that the limits let pass.
@@ -104,7 +104,7 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Starts the settings of a client for the service at `http://HOST:PORT` or, with TLS,
+    /// Returns a builder of a client for the service at `http://HOST:PORT` or, with TLS,
     /// `https://HOST:PORT`, and for this domain of its policy.
     pub fn builder(address: &str, domain: &str) -> Builder {
         Builder::new(address, domain)
@@ -115,7 +115,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Returns the reason if there is no answer within `timeout`, which is cut to an hour.
+    /// Returns the reason if there is no answer within `timeout`, at most an hour.
     pub async fn connect(&self, timeout: Duration) -> Result<(), ConnectError> {
         let timeout = timeout.min(TIMEOUT_MAX);
         // Servers reject a request without descriptors before they look at limits.
@@ -146,7 +146,7 @@ impl Client {
     /// Asks for many decisions in one call of Tidegate's own service; other servers do not have it. There is one
     /// decision for each call, in the same order. A call may pass while others do not.
     ///
-    /// The timeout is that of one decision. The service takes up to 1,024 calls at once; beyond, all fail.
+    /// The timeout is that of one decision. The service takes up to 1,024 calls together; if there are more, all fail.
     pub async fn check_many(&self, calls: &[Call]) -> Vec<Decision> {
         let asks = |call: &&Call| !call.descriptors.is_empty() && call.mistake().is_none();
         let domain = &self.shared.degraded.domain;
@@ -196,7 +196,7 @@ impl Client {
                 hold.forget();
                 (decision, None)
             }
-            // Whether a slot was taken is unknown: dropping the guard releases it.
+            // The server may have taken a slot: dropping the guard releases it.
             Outcome::Failed => (decision, None),
         }
     }
@@ -230,7 +230,7 @@ impl Client {
         &self.shared.degraded.domain
     }
 
-    /// How many calls ended how.
+    /// Returns the numbers of calls by outcome.
     pub fn counters(&self) -> Counters {
         let counts = &self.shared.counts;
         Counters {
@@ -349,7 +349,7 @@ where
     let mut service = Grpc::new(channel.clone()).max_decoding_message_size(bytes_max);
     service.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
     let mut request = Request::new(message);
-    // Tells the service, too, so that it does not work for nobody.
+    // The service gets the timeout, too, so that it drops a call that nobody waits for.
     request.set_timeout(deadline);
     let path = PathAndQuery::from_static(path);
     Ok(service.unary(request, path, ProstCodec::default()).await?.into_inner())

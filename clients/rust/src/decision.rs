@@ -1,4 +1,4 @@
-//! What a client learns: whether the request passes, why, and what to tell the caller.
+//! Decisions: whether the request passes, why, and what to tell the caller.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -13,7 +13,7 @@ use crate::messages::{CheckResult, OVER_LIMIT, RateLimitResponse};
 pub(crate) const HEADERS_MAX: usize = 32;
 /// Maximum length in bytes of such a header's value; a longer one is left out.
 pub(crate) const HEADER_BYTES_MAX: usize = 1_024;
-/// Longest wait that is believed: a hundred years. Above it, arithmetic with time could overflow.
+/// Maximum wait, a hundred years. A longer one is cut, because arithmetic with time could overflow.
 const RETRY_AFTER_SECONDS_MAX: u64 = 100 * 365 * 86_400;
 
 /// Headers of the connection or of the response's framing, which a rate limiter must not set.
@@ -47,7 +47,7 @@ pub enum Failure {
     Busy,
     /// No response within the timeout.
     Timeout,
-    /// Another gRPC status than OK, for example because the server cannot be reached.
+    /// A gRPC status other than OK, for example because the server cannot be reached.
     Status(Code, String),
 }
 
@@ -146,7 +146,8 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Whether the request passes: it was allowed, or there was no decision and the client fails open.
+    /// Whether the request passes: it was allowed, or there was no decision and the client lets requests
+    /// pass on failure.
     pub fn passes(&self) -> bool {
         self.passes
     }
@@ -193,7 +194,7 @@ impl Decision {
         Decision { outcome: Outcome::Failed, passes, failure, ..Decision::allowed() }
     }
 
-    /// Only `overall_code` decides. `now` turns a date in `Retry-After` into a wait.
+    /// Decides by `overall_code` only. `now` turns a date in `Retry-After` into a wait.
     pub(crate) fn of_response(response: RateLimitResponse, now: SystemTime) -> Decision {
         let rejected = response.overall_code == OVER_LIMIT;
         let mut decision = Decision::allowed();

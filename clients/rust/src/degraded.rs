@@ -67,7 +67,7 @@ impl Outage {
     }
 }
 
-/// Logs failures and their end. A diagnosis takes up to a second, so it runs in the background.
+/// Logs failures and their end. A diagnosis takes a few seconds, so it runs in the background.
 #[derive(Debug)]
 pub(crate) struct Degraded {
     pub(crate) endpoint: Endpoint,

@@ -22,7 +22,7 @@ use crate::client::CHECK;
 use crate::decision::{Failure, code_name};
 
 /// A diagnosis takes at most this long, and as long again for a handshake of TLS.
-const DIAGNOSIS_MAX: Duration = Duration::from_secs(1);
+const DIAGNOSIS_MAX: Duration = Duration::from_secs(3);
 /// A frame of HTTP/2 starts with its length and type in 9 bytes; an HTTP/1.1 error fits into the other bound.
 const FRAME_BYTES: usize = 9;
 const REPLY_BYTES_MAX: usize = 1_024;
@@ -128,7 +128,7 @@ impl Endpoint {
         }
     }
 
-    /// The reason of a failure. Takes at most two seconds.
+    /// The reason of a failure. Takes at most six seconds.
     pub(crate) async fn diagnose(
         &self,
         failure: &Failure,
@@ -284,7 +284,7 @@ impl Endpoint {
                 "nothing listens at {address}: check the address, and that Tidegate is running"
             ),
             Reason::Unreachable => {
-                format!("no connection to {address} within 1 s: check the address and the firewall")
+                format!("no connection to {address} within 3 s: check the address and the firewall")
             }
             Reason::CannotConnect(error) => format!("cannot connect to {address}: {error}"),
             Reason::HttpPort => format!(

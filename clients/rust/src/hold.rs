@@ -42,7 +42,7 @@ impl Drop for Hold {
     }
 }
 
-/// A name that no other holder has: 128 random bits.
+/// Returns a unique name of a holder: 128 random bits.
 pub(crate) fn new_holder() -> Bytes {
     Bytes::from(format!("{:016x}{:016x}", random(), random()))
 }

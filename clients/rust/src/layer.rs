@@ -1,4 +1,4 @@
-//! A tower layer: asks before each request, and answers rejections itself, at once.
+//! A tower layer: asks before each request, and answers rejections itself, immediately.
 //!
 //! gRPC requests are recognised by their content type and answered as gRPC, so that one layer serves axum and
 //! tonic, also on the same port.
@@ -67,7 +67,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// [`Outcome::Allowed`], or [`Outcome::Failed`] if the client fails open.
+    /// [`Outcome::Allowed`], or [`Outcome::Failed`] if the client lets requests pass on failure.
     pub fn outcome(&self) -> Outcome {
         self.outcome
     }

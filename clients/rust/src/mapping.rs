@@ -75,7 +75,7 @@ pub struct RequestParts<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerAddr(pub SocketAddr);
 
-/// What is wrong with a mapping, and where.
+/// Error in a mapping, with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappingError(String);
 

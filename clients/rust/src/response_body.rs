@@ -1,4 +1,4 @@
-//! Body of a response: the service's, or a short one instead of it. Ends a request's hold with itself.
+//! Body of a response: the service's, or a short one instead of it. Releases the request's slots when it is dropped.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -20,10 +20,10 @@ impl Client {
     /// Repeats the call until it passes, at most for `patience`. For batch jobs: in the path of a request,
     /// use [`Client::check`].
     ///
-    /// After a rejection it sleeps as long as `Retry-After` says, plus up to 10 % at random. It returns a
-    /// decision that does not pass at once if waiting does not help, or if the wait would exceed
-    /// `patience`. If the client fails closed, calls without a decision are repeated after a random time of up
-    /// to 100 ms, then up to 200 ms, and so on up to 2 s.
+    /// After a rejection it sleeps as long as `Retry-After` says, plus up to 10 % at random. If waiting does not
+    /// help, or would exceed `patience`, it immediately returns a decision that does not pass. If the client
+    /// denies on failure, calls without a decision are repeated after a random time of up to 100 ms, then up to
+    /// 200 ms, and so on up to 2 s.
     pub async fn wait(&self, call: &Call, patience: Duration) -> Decision {
         let start = Instant::now();
         let mut bound = BACKOFF_FIRST;

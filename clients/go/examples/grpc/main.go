@@ -2,7 +2,7 @@
 //
 //	go run . https://localhost:8081 ca.pem
 //
-// It passes calls while Tidegate is away; with deny as the next argument, it answers UNAVAILABLE. A further one is the
+// It passes calls while Tidegate is unavailable; with deny as the next argument, it answers UNAVAILABLE. A further one is the
 // timeout in milliseconds.
 package main
 

@@ -2,7 +2,7 @@
 //
 //	go run . https://localhost:8081 ca.pem
 //
-// It passes requests while Tidegate is away; with deny as the next argument, it answers 503. A further one is the
+// It passes requests while Tidegate is unavailable; with deny as the next argument, it answers 503. A further one is the
 // timeout in milliseconds.
 package main
 

@@ -1,4 +1,4 @@
-"""ASGI middleware: asks before each request, and answers rejections itself, at once."""
+"""ASGI middleware: asks before each request, and answers rejections itself, immediately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client asks: descriptors, and the hits that they cost."""
+"""Calls: descriptors, and the hits that they cost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DESCRIPTOR_HITS_MAX = (1 << 64) - 1
 
 
 class CallError(TypeError, ValueError):
-    """What is wrong with a call or a descriptor, and where."""
+    """Error in a call or a descriptor, with its place."""
 
 
 def encoded(text: str | bytes, place: str) -> bytes:

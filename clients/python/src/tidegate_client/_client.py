@@ -50,7 +50,7 @@ _OPTIONS = [
     ("grpc.keepalive_timeout_ms", 2_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # A rate limiter is next door, whatever the environment says about proxies.
+    # Connects directly: the environment's proxies are for the internet, and a rate limiter is close.
     ("grpc.enable_http_proxy", 0),
     # A call is never repeated in the path of a request.
     ("grpc.enable_retries", 0),
@@ -59,7 +59,7 @@ _OPTIONS = [
 
 @dataclasses.dataclass
 class Counters:
-    """How many calls ended how, since the client was built. `failed` calls had no decision."""
+    """Numbers of calls by outcome, since the client was built. `failed` calls had no decision."""
 
     allowed: int = 0
     rejected: int = 0
@@ -67,7 +67,7 @@ class Counters:
 
 
 class SettingsError(TypeError, ValueError):
-    """What is wrong with a setting of a client."""
+    """Error in the arguments of `Client`, or in a time."""
 
 
 class Client:
@@ -80,7 +80,7 @@ class Client:
     domain: of the policy.
     timeout: of a decision, in seconds; connecting counts, too.
     on_failure: what happens to a request without a decision: "allow" or "deny" (503).
-    pending_max: how many calls may wait for a decision at a time. One more fails at once.
+    pending_max: how many calls may wait for a decision at a time. One more fails immediately.
     ca_pem: CA certificates that verify the server; None means the system's.
     identity_pem: the client's certificate chain and private key.
     server_name: name that the server's certificate must have; None means the host of the address.
@@ -175,7 +175,7 @@ class Client:
         """Asks for many decisions in one call of Tidegate's own service; other servers do not have it. There is one
         decision for each call, in the same order. A call may pass while others do not.
 
-        The timeout is that of one decision. The service takes up to 1,024 calls at once; beyond, all fail.
+        The timeout is that of one decision. The service takes up to 1,024 calls together; if there are more, all fail.
         """
         calls = listed(calls, "calls", "Call")
         message = _messages.CheckRequest()
@@ -227,9 +227,9 @@ class Client:
         """Repeats the call until it passes, at most for `patience` seconds. For batch jobs: in the path of a
         request, use `check`.
 
-        After a rejection it sleeps as long as Retry-After says, plus up to 10 % at random. It returns a decision
-        that does not pass at once if waiting does not help, or if the wait would exceed `patience`. If the client
-        denies on failure, calls without a decision are repeated after a random time of up to 100 ms, then up to
+        After a rejection it sleeps as long as Retry-After says, plus up to 10 % at random. If waiting does not
+        help, or would exceed `patience`, it immediately returns a decision that does not pass. If the client denies
+         on failure, calls without a decision are repeated after a random time of up to 100 ms, then up to
         200 ms, and so on up to 2 s.
         """
         _must_be_call(call)
@@ -369,7 +369,7 @@ class Hold:
             decision = await self._client._check(self._call, self._holder)
             return decision
         finally:
-            # Without an answer, whether a slot was taken is unknown. A caller that goes away holds none.
+            # Without an answer, the server may have taken a slot. A caller that was cancelled must not keep one.
             if decision is None or decision.outcome is Outcome.FAILED:
                 self._release()
             elif decision.outcome is Outcome.REJECTED:

@@ -1,4 +1,4 @@
-"""What a client learns: whether the request passes, why, and what to tell the caller."""
+"""Decisions: whether the request passes, why, and what to tell the caller."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from . import _messages
 # Maximum number of response headers that are taken from a response, and the longest value of one.
 _HEADERS_MAX = 32
 _HEADER_BYTES_MAX = 1_024
-# Longest wait that is believed: a hundred years.
+# Maximum wait, a hundred years. A longer one is cut.
 _RETRY_AFTER_SECONDS_MAX = 100 * 365 * 86_400
 # Headers of the connection or of the response's framing, which a rate limiter must not set.
 _FORBIDDEN = frozenset(
@@ -41,7 +41,7 @@ class Failure(Exception):
     """Why there was no decision.
 
     kind: `busy` (as many calls as allowed were waiting, and none was sent), `timeout`, `closed` (the client is), or
-        `status`, another gRPC status than OK.
+        `status`, a gRPC status other than OK.
     message: of the status; from `Client.connect`, the reason.
     """
 
@@ -71,7 +71,7 @@ class Failure(Exception):
 class Decision:
     """Result of a call.
 
-    passes: it was allowed, or there was no decision and the client fails open.
+    passes: it was allowed, or there was no decision and the client lets requests pass on failure.
     retry_after: seconds until a retry may pass; None on a rejection means that waiting does not help.
     headers: for the response, such as Retry-After; names are in lower case.
     body: for the response to a rejected request; empty if the policy has none.
@@ -86,7 +86,7 @@ class Decision:
 
 
 def of_response(response, now: datetime.datetime) -> Decision:
-    """Only `overall_code` decides. `now` turns a date in Retry-After into a wait."""
+    """Decides by `overall_code` only. `now` turns a date in Retry-After into a wait."""
     rejected = response.overall_code == _messages.OVER_LIMIT
     headers, wait = [], None
     for given in response.response_headers_to_add[:_HEADERS_MAX]:

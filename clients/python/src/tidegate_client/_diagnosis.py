@@ -16,7 +16,7 @@ from . import _messages
 from ._decision import Failure
 
 # The whole diagnosis takes at most this long, besides the lookup of the name.
-_SECONDS_MAX = 1.0
+_SECONDS_MAX = 3.0
 # A frame of HTTP/2 starts with its length and type in 9 bytes; an HTTP/1.1 error fits into the other bound.
 _FRAME_BYTES = 9
 _REPLY_BYTES_MAX = 1_024
@@ -43,7 +43,7 @@ _TLS_TEXTS = (
 REASONS = {
     "unresolved": "the name {host} does not resolve: check the address",
     "refused": "nothing listens at {address}: check the address, and that Tidegate is running",
-    "unreachable": "no connection to {address} within 1 s: check the address and the firewall",
+    "unreachable": "no connection to {address} within 3 s: check the address and the firewall",
     "http_port": "this is the HTTP port: {address} answers in HTTP/1.1; use the gRPC port, 8081 by default",
     "needs_tls": "{address} requires TLS: write https:// instead of http://",
     "no_tls": "{address} has no TLS: write http:// instead of https://",
@@ -99,7 +99,7 @@ class Endpoint:
         return self.text(name, failure, timeout)
 
     def diagnose(self, failure: Failure, method: str = _messages.CHECK, timeout: float | None = None) -> str:
-        """The reason of a failure. Blocks for up to a second, and longer only for the lookup of the name."""
+        """The reason of a failure. Blocks for up to three seconds, and longer only for the lookup of the name."""
         if failure.kind in ("busy", "closed") or failure.code in _ANSWERED:
             return self.reason(failure, method, timeout)
         try:

@@ -29,7 +29,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class MappingError(ValueError):
-    """What is wrong with a mapping, and where."""
+    """Error in a mapping, with its place."""
 
 
 class Mapping:

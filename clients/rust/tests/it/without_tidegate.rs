@@ -54,7 +54,7 @@ async fn no_more_calls_wait_than_allowed() {
     // Those who went away left their places.
     let (again, call) = (client.clone(), call("user", "ann"));
     let asked = tokio::time::timeout(Duration::from_millis(50), again.check(&call)).await;
-    assert!(asked.is_err(), "waiting, not turned away: {asked:?}");
+    assert!(asked.is_err(), "waiting, not rejected: {asked:?}");
 }
 
 #[tokio::test]
