@@ -284,9 +284,13 @@ const COMPARED_NAMES_MAX: usize = 1_000;
 /// file.
 fn advice_on_path(path: &Path, error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::NotFound => match similar_file(path) {
-            Some(similar) => format!("did you mean {}?", escape_path(&similar)),
-            None => "correct the path".to_owned(),
+        io::ErrorKind::NotFound => match (fs::read_link(path), similar_file(path)) {
+            (Ok(target), _) => format!(
+                "this is a symbolic link to {}, which does not exist: correct or remove the link",
+                escape_path(&target)
+            ),
+            (Err(_), Some(similar)) => format!("did you mean {}?", escape_path(&similar)),
+            (Err(_), None) => "correct the path".to_owned(),
         },
         io::ErrorKind::PermissionDenied => {
             let user = rustix::process::geteuid().as_raw();
@@ -342,6 +346,37 @@ mod tests {
         fs::write(&path, text).expect("writable");
         let error = read_settings_file(&path).unwrap_err().to_string();
         error.rsplit_once('/').expect("a path").1.to_owned()
+    }
+
+    #[test]
+    fn a_dangling_link_is_named_and_does_not_suggest_itself() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let links = [
+            ("policy.yaml", "gone.yaml"),
+            ("chain.yaml", "policy.yaml"),
+            ("..data", "..2026_01_01"),
+            ("far.yaml", "/nowhere/far.yaml"),
+            ("loop-end.yaml", "no-directory/../policy.yaml"),
+            ("policy.yam", "policy.yaml"),
+        ];
+        for (link, target) in links {
+            std::os::unix::fs::symlink(target, directory.path().join(link)).expect("a link");
+        }
+        for (link, target) in links {
+            let path = directory.path().join(link);
+            let expected = format!("this is a symbolic link to {target}, which does not exist");
+            for error in [
+                read_settings_file(&path).unwrap_err(),
+                read_secret_file(&path).unwrap_err(),
+                unreadable(&path)(io::ErrorKind::NotFound.into()),
+            ] {
+                let error = error.to_string();
+                assert!(error.contains(&expected) && !error.contains("did you mean"), "{error}");
+            }
+        }
+        let missing =
+            unreadable(&directory.path().join("polcy.yaml"))(io::ErrorKind::NotFound.into());
+        assert!(missing.to_string().contains("did you mean"), "{missing}");
     }
 
     #[test]
