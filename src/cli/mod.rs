@@ -38,10 +38,11 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  tidegate check config/                           report errors and warnings of a policy
+  tidegate check config/first.yaml                 report errors and warnings of a policy
   tidegate serve --policy config/first.yaml        serve on ports 8081 (gRPC), 8080, 6070
   tidegate ask localhost:8081 edge user=ann        send a request as Envoy would
-  tidegate explain --policy config/ edge user=ann  explain the answer
+  tidegate explain --policy config/first.yaml edge api_token=demo
+                                                   explain the answer
 
 Exit codes: 64 flags or settings, 65 policy, 69 address or store unavailable, 70 a bug.";
 

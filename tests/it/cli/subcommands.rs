@@ -242,13 +242,32 @@ fn schema_is_json_and_completions_are_for_every_shell() {
 }
 
 #[test]
+fn the_examples_of_help_that_need_no_service_work_in_the_repository() {
+    let help = run(&["--help"]).with_code(0).out;
+    let mut tried = 0;
+    for example in ["check ", "explain "] {
+        let lines = help.lines().filter_map(|line| line.trim().strip_prefix("tidegate "));
+        for line in lines.filter(|line| line.starts_with(example)) {
+            // The description follows after at least two blanks.
+            let command = line.split("  ").next().unwrap();
+            let mut tidegate = tidegate();
+            tidegate.args(command.split(' ')).current_dir(env!("CARGO_MANIFEST_DIR"));
+            let ran = ran(&mut tidegate).with_code(0);
+            assert!(!ran.out.contains("no limit: "), "{command}: {}", ran.out);
+            tried += 1;
+        }
+    }
+    assert!(tried >= 2, "{help}");
+}
+
+#[test]
 fn man_writes_a_page_for_every_subcommand_with_every_setting() {
     let pages = directory(&[]);
     run(&["man", &pages.path().display().to_string()]).with_code(0);
     let page = |name: &str| fs::read_to_string(pages.path().join(name)).expect(name);
     assert!(page("tidegate.1").contains(concat!("tidegate ", env!("CARGO_PKG_VERSION"))));
     assert!(
-        page("tidegate.1").contains("\n.nf\n\\&  tidegate check config/"),
+        page("tidegate.1").contains("\n.nf\n\\&  tidegate check config/first.yaml"),
         "one example per line"
     );
     let help = run(&["serve", "--help"]).with_code(0).out;
