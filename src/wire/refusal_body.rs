@@ -8,7 +8,7 @@ use super::response_config::ResponseConfig;
 use super::response_headers::{RetryWait, build_header, limit_name, percent_encode};
 use crate::domain::{LimitedBy, OnStoreFailure, Source};
 use crate::policy::Rule;
-use crate::policy::spec::LimitSpec;
+use crate::policy::spec::{LimitSpec, is_json};
 
 /// Maximum size of a response body in bytes, after its placeholders are replaced. Envoy buffers
 /// the body of every rejected request, and an attack causes many rejections.
@@ -48,7 +48,7 @@ pub(super) fn build(
     };
     let body = [limit_name(limited_by), ""]
         .into_iter()
-        .map(|name| fill_placeholders(text, name, wait))
+        .map(|name| fill_placeholders(text, name, wait, is_json(content_type)))
         .find(|body| body.len() <= BODY_BYTES_MAX)?;
     Some((body, build_header("content-type", percent_encode(content_type))))
 }
@@ -68,21 +68,26 @@ fn is_denied_without_check(
     matches!(source, Source::Local | Source::Shed) && rule.is_some_and(denies)
 }
 
-/// Replaces the placeholders in `text`. JSON-escapes `name`, and writes `null` if `wait` is
-/// `None`. Makes a single pass, so that a placeholder inside `name` is not expanded.
-fn fill_placeholders(text: &str, name: &str, wait: Option<RetryWait>) -> String {
+/// Replaces the placeholders in `text`. If `wait` is `None`, writes nothing, or `null` where JSON
+/// requires a value. In JSON, escapes `name`. Makes a single pass, so that a placeholder inside `name`
+/// is not expanded.
+fn fill_placeholders(text: &str, name: &str, wait: Option<RetryWait>, is_json: bool) -> String {
     let mut body = String::with_capacity(text.len() + name.len());
     let mut rest = text;
     while let Some(at) = rest.find('{') {
         let (before, from) = rest.split_at(at);
         body.push_str(before);
         rest = if let Some(after) = from.strip_prefix(NAME_PLACEHOLDER) {
-            body.push_str(&json_escape(name));
+            match is_json {
+                true => body.push_str(&json_escape(name)),
+                false => body.push_str(name),
+            }
             after
         } else if let Some(after) = from.strip_prefix(SECONDS_PLACEHOLDER) {
             match wait {
                 Some(wait) => body.push_str(&wait.seconds.to_string()),
-                None => body.push_str("null"),
+                None if is_json && !ends_in_string(&body) => body.push_str("null"),
+                None => {}
             }
             after
         } else {
@@ -92,6 +97,16 @@ fn fill_placeholders(text: &str, name: &str, wait: Option<RetryWait>) -> String 
     }
     body.push_str(rest);
     body
+}
+
+/// Returns whether the beginning of a JSON text ends inside a string.
+fn ends_in_string(json: &str) -> bool {
+    let (mut is_inside, mut is_escaped) = (false, false);
+    for byte in json.bytes() {
+        is_inside ^= byte == b'"' && !is_escaped;
+        is_escaped = byte == b'\\' && !is_escaped;
+    }
+    is_inside
 }
 
 fn json_escape(name: &str) -> String {

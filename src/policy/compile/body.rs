@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::policy::diagnostic::{DiagnosticKind, Target};
-use crate::policy::spec::RejectionBody;
+use crate::policy::spec::{RejectionBody, is_json};
 use crate::policy::syntax::keywords::{BODY_TEXT, CONTENT_TYPE};
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
@@ -81,11 +81,6 @@ fn find_unknown_placeholder(text: &str) -> Option<&str> {
         let placeholder = &text[from..from + word + 2];
         (!PLACEHOLDERS.contains(&placeholder)).then_some(placeholder)
     })
-}
-
-fn is_json(content_type: &str) -> bool {
-    let media = content_type.split(';').next().unwrap_or_default().trim();
-    media.eq_ignore_ascii_case("application/json") || media.ends_with("+json")
 }
 
 fn is_valid_json(text: &str) -> bool {

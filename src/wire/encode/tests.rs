@@ -557,14 +557,54 @@ fn unavailable_body_is_sent_only_for_denials_without_the_store() {
 }
 
 #[test]
-fn placeholders_are_escaped_and_a_missing_wait_is_null() {
-    let mut refused = decision(vec![over_limit_status(5, None)]);
-    refused.limited_by.as_mut().unwrap().name = "a\"b\\{retry_after_seconds}";
-    let settings = ResponseSettings { body: true, ..ResponseSettings::default() };
-    let (text, _) = response_body(settings, &refused, None);
-    let value: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(value["limit"], "a\"b\\{retry_after_seconds}");
-    assert_eq!(value["retry_after_seconds"], Value::Null);
+fn placeholders_are_escaped_and_a_missing_wait_is_null_only_where_json_needs_it() {
+    const NAME: &str = "a\"b\\{retry_after_seconds}";
+    let body = |content_type, text, wait| {
+        let mut refused = decision(vec![over_limit_status(5, wait)]);
+        let limited_by = refused.limited_by.as_mut().unwrap();
+        (limited_by.name, limited_by.retry_after) = (NAME, wait.map(Micros));
+        response_body(ResponseSettings::default(), &refused, Some((content_type, text))).0
+    };
+    let (json, text) = ("application/json", "text/plain");
+    for (content_type, template, wait, expected) in [
+        (
+            text,
+            "{name}: wait {retry_after_seconds} s",
+            Some(2_500_000),
+            format!("{NAME}: wait 3 s"),
+        ),
+        (text, "{name}: wait {retry_after_seconds} s", None, format!("{NAME}: wait  s")),
+        (text, "{retry_after_seconds}", None, String::new()),
+        ("text/html; charset=utf-8", "<p>{retry_after_seconds}{name}", None, format!("<p>{NAME}")),
+        ("application/xml", "<wait>{retry_after_seconds}</wait>", None, "<wait></wait>".to_owned()),
+        (json, r#"{"wait": {retry_after_seconds}}"#, Some(1), r#"{"wait": 1}"#.to_owned()),
+        (json, r#"{"wait": {retry_after_seconds}}"#, None, r#"{"wait": null}"#.to_owned()),
+        (json, r#"{"wait": "{retry_after_seconds}"}"#, None, r#"{"wait": ""}"#.to_owned()),
+        (
+            json,
+            r#"["\"{retry_after_seconds}\"\\", {retry_after_seconds}]"#,
+            None,
+            r#"["\"\"\\", null]"#.to_owned(),
+        ),
+        (
+            "application/problem+json",
+            r#""{name} {retry_after_seconds}""#,
+            None,
+            r#""a\"b\\{retry_after_seconds} ""#.to_owned(),
+        ),
+        (
+            "Application/JSON; charset=utf-8",
+            r#"["{name}", {retry_after_seconds}]"#,
+            None,
+            r#"["a\"b\\{retry_after_seconds}", null]"#.to_owned(),
+        ),
+    ] {
+        let filled = body(content_type, template, wait);
+        assert_eq!(filled, expected, "{content_type} {template}");
+        if content_type.to_ascii_lowercase().contains("json") {
+            assert!(serde_json::from_str::<Value>(&filled).is_ok(), "{filled}");
+        }
+    }
 }
 
 #[test]
