@@ -198,6 +198,8 @@ named_enum! {
         /// Warning: the descriptor has no effect. It has neither a limit nor children, and does not
         /// exempt its values from a sibling's limit.
         NoLimit => "no-limit",
+        /// Warning: no request has this key, value, or domain, so that its limits never apply.
+        NeverMatches => "never-matches",
         /// Warning: the domain has no rules.
         NoRules => "no-rules",
 

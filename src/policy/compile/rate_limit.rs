@@ -47,7 +47,7 @@ pub(crate) fn read<'d>(
     fields: &Fields<'d>,
     context: LimitContext<'_>,
 ) -> Result<RateLimit, ErrorReported> {
-    let name = reader.read_string(fields, &keywords::NAME);
+    let name = read_name(reader, fields);
     let limit_name = name.as_ref().ok().and_then(Option::as_deref).unwrap_or_default().to_owned();
     let replaces = read_replaces(reader, fields, &limit_name);
     let unlimited = reader.read_boolean(fields, &keywords::UNLIMITED);
@@ -68,6 +68,18 @@ pub(crate) fn read<'d>(
         replaces: replaces?,
         limit: limit?,
     })
+}
+
+/// Reads the name of a limit. It stands in quotes in the header `x-ratelimit-limit`.
+fn read_name<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> ReadResult<String> {
+    match reader.read_string(fields, &keywords::NAME)? {
+        Some(name) if name.contains(['"', '\\']) => {
+            let message = "the `name` of a limit cannot have a quote or a backslash, because response \
+                           headers carry it in quotes; remove it";
+            Err(reader.report_key(&keywords::NAME, DiagnosticKind::BadValue, message))
+        }
+        name => Ok(name),
+    }
 }
 
 fn read_replaces<'d>(

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use super::unmatched_values::{text_problem, value_problem};
 use crate::domain::nearest_word;
 use crate::policy::diagnostic::{
     DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, Target, quoted,
@@ -15,18 +16,25 @@ use crate::policy::spec::{DomainSpec, NodeSpec, RuleSpec};
 use crate::policy::syntax::document::Document;
 use crate::policy::syntax::keywords;
 
-/// Descriptor keys whose value Envoy can determine for every request.
-const ALWAYS_PRESENT_KEYS: [&str; 9] = [
+/// Entries that Envoy can send for every request. Keys of request headers are often written without
+/// the colon, or in upper case.
+const ALWAYS_PRESENT_KEYS: [&str; 10] = [
     "remote_address",
     "masked_remote_address",
     "generic_key",
     "destination_cluster",
     "source_cluster",
-    ":path",
-    ":method",
-    ":authority",
-    ":scheme",
+    "path",
+    "method",
+    "authority",
+    "host",
+    "scheme",
 ];
+
+fn is_always_present(key: &str) -> bool {
+    let name = key.strip_prefix(':').unwrap_or(key);
+    ALWAYS_PRESENT_KEYS.iter().any(|known| known.eq_ignore_ascii_case(name))
+}
 
 /// Returns the warnings and notes about a domain: at most [`DIAGNOSTICS_MAX`] about descriptors, and as
 /// many about `hash_tag` for each file.
@@ -48,6 +56,7 @@ pub(crate) fn find_warnings(
         counted: HashSet::new(),
         absent: BTreeMap::new(),
         has_limit_for_all: false,
+        groups_ipv6: domain.http.is_some(),
     };
     linter.visit(&domain.nodes, &mut Vec::new(), &mut Vec::new());
     linter.check_replaces();
@@ -58,11 +67,18 @@ pub(crate) fn find_warnings(
             found.extend(unknown_hash_tags(domain, &counted, document));
         }
     }
-    if let (Some(file), true) = (files.first(), !has_rule(&domain.nodes)) {
-        let message = "this domain has no limit, so every request passes; add `rate_limit`";
+    if let Some(document) = files.first().and_then(|file| documents.get(*file)) {
         let path = Path::default().key(keywords::DOMAIN.name);
-        let kind = DiagnosticKind::NoRules;
-        found.push(documents[*file].diagnostic(&path, Target::Value, kind, message));
+        let mut warn = |kind, message| {
+            found.push(document.diagnostic(&path, Target::Value, kind, message));
+        };
+        if !has_rule(&domain.nodes) {
+            let message = "this domain has no limit, so every request passes; add `rate_limit`";
+            warn(DiagnosticKind::NoRules, message.to_owned());
+        }
+        if let Some(problem) = text_problem(&domain.name) {
+            warn(DiagnosticKind::NeverMatches, format!("this domain {problem}"));
+        }
     }
     found
 }
@@ -89,6 +105,8 @@ struct Linter<'a> {
     absent: BTreeMap<&'a str, Vec<usize>>,
     /// Whether a limit has only entries that every request has.
     has_limit_for_all: bool,
+    /// Whether `/authz` groups the IPv6 addresses of the domain's requests.
+    groups_ipv6: bool,
 }
 
 impl<'a> Linter<'a> {
@@ -102,10 +120,11 @@ impl<'a> Linter<'a> {
             at.push(position);
             path.push(node);
             self.check_key(at, &node.key);
+            self.check_value(at, node);
             let is_leaf = node.rule.is_none() && node.children.is_empty();
             // With a limited sibling of the same key, the node exempts its values from the limit.
             if is_leaf && !limited.contains(&*node.key) {
-                let message = "this descriptor has no limit and is no exception to one, so it has \
+                let message = "this descriptor has no limit and exempts nothing from one, so it has \
                                no effect; add `rate_limit`, or remove it";
                 self.add_finding(at, |p| p, DiagnosticKind::NoLimit, message);
             }
@@ -132,6 +151,17 @@ impl<'a> Linter<'a> {
         }
     }
 
+    /// Warns about a key or a value that no request has.
+    fn check_value(&mut self, at: &[usize], node: &'a NodeSpec) {
+        let kind = DiagnosticKind::NeverMatches;
+        if let Some(problem) = text_problem(&node.key) {
+            self.add_finding(at, |p| p.key("key"), kind, format!("this key {problem}"));
+        }
+        if let Some(message) = value_problem(&node.key, node.value.text(), self.groups_ipv6) {
+            self.add_finding(at, |p| p.key("value"), kind, message);
+        }
+    }
+
     fn visit_rule(&mut self, at: &[usize], path: &[&'a NodeSpec], rule: &'a RuleSpec) {
         self.names.extend(rule.name.as_deref());
         let replaced = rule.replaces.iter().enumerate();
@@ -145,7 +175,7 @@ impl<'a> Linter<'a> {
         if rule.limits.is_empty() {
             return;
         }
-        match path.iter().position(|node| !ALWAYS_PRESENT_KEYS.contains(&&*node.key)) {
+        match path.iter().position(|node| !is_always_present(&node.key)) {
             None => self.has_limit_for_all = true,
             Some(depth) => {
                 self.absent.entry(&path[depth].key).or_insert_with(|| at[..=depth].to_vec());
@@ -171,8 +201,8 @@ impl<'a> Linter<'a> {
         for (key, at) in std::mem::take(&mut self.absent) {
             if !self.has_limit_for_all {
                 let message = format!(
-                    "a request without {} meets no limit at all, for Envoy then drops the \
-                     descriptor; add a limit on remote_address beside it",
+                    "a request without {} meets no limit at all, because Envoy then omits the \
+                     descriptor; add a limit on remote_address alongside it",
                     quoted(key)
                 );
                 let kind = DiagnosticKind::NoLimitWhenAbsent;
@@ -214,13 +244,30 @@ fn unknown_hash_tags(
     let keys = domain.hash_tag.iter().map(|key| &**key);
     let unknown = keys.enumerate().filter(|(_, key)| !counted.contains(key));
     let warning = |(at, key): (usize, &str)| {
-        let way_out = match nearest_word(key, counted.iter().copied()) {
-            Some(known) => format!("did you mean `{known}`?"),
-            None => "name an entry of every limit that should share a slot".to_owned(),
+        let way_out = if let Some(node) = find_node(&domain.nodes, &|node| *node.key == *key) {
+            let key = quoted(&node.key);
+            format!("{key} is the class of `tiers`, or not in the `per` of any limit: name another")
+        } else if let Some(node) = find_node(&domain.nodes, &|node| node.value.text() == key) {
+            format!("this is a value: write its key, {}", quoted(&node.key))
+        } else if let Some(known) = nearest_word(key, counted.iter().copied()) {
+            format!("did you mean `{known}`?")
+        } else {
+            "name an entry of every limit that should share a slot".to_owned()
         };
         let message = format!("no limit counts by {}; {way_out}", quoted(key));
         let path = Path::default().key(keywords::HASH_TAG.name).index(at);
         document.diagnostic(&path, Target::Value, DiagnosticKind::UnknownHashTag, message)
     };
     unknown.map(warning).take(DIAGNOSTICS_MAX).collect()
+}
+
+/// Returns the first node of a tree that fulfils a condition, parents before children.
+fn find_node<'a>(
+    nodes: &'a [NodeSpec],
+    is_wanted: &dyn Fn(&NodeSpec) -> bool,
+) -> Option<&'a NodeSpec> {
+    nodes.iter().find_map(|node| match is_wanted(node) {
+        true => Some(node),
+        false => find_node(&node.children, is_wanted),
+    })
 }

@@ -6,20 +6,24 @@ use super::yaml::{Node, Value};
 /// Returns a message for a file that is not a policy but is recognized, such as a Limitador file or
 /// a settings file: the kind of file, and what to do with it. Returns `None` if the file is not
 /// recognized.
-pub(crate) fn foreign_file_message(root: Node<'_>) -> Option<String> {
-    if root.get("domain").is_some() {
+pub(crate) fn foreign_file_message<'t>(root: Node<'t>) -> Option<String> {
+    // The configuration of Envoy's rate limit filter has a domain, too.
+    if root.get("domain").is_some() && root.get("rate_limit_service").is_none() {
         return None;
     }
     let kind = root.get("kind").map_or("", Node::text);
-    let limits = root.get("rate_limits").unwrap_or(root);
-    let first = match limits.value() {
-        Value::List(list) => list.node(0).unwrap_or(root),
-        Value::Scalar(..) | Value::Map(_) => root,
+    let item = |list: Node<'t>| match list.value() {
+        Value::List(list) => list.node(0),
+        Value::Scalar(..) | Value::Map(_) => None,
     };
+    let limits = root.get("rate_limits").unwrap_or(root);
+    let first = item(limits).unwrap_or(root);
+    let listed_kind = root.get("items").and_then(item).and_then(|item| item.get("kind"));
     let has = |key: &str| first.get(key).is_some();
     let (message, has_example) = if root.get("apiVersion").is_some() {
-        (if kind == "ConfigMap" { CONFIG_MAP_HINT } else { MANIFEST_HINT }, false)
-    } else if root.get("static_resources").is_some() {
+        let is_config_map = [kind, listed_kind.map_or("", Node::text)].contains(&"ConfigMap");
+        (if is_config_map { CONFIG_MAP_HINT } else { MANIFEST_HINT }, false)
+    } else if ENVOY_KEYS.iter().any(|key| has(key)) {
         (ENVOY_CONFIG_HINT, true)
     } else if has("actions") {
         (ENVOY_ACTIONS_HINT, true)
@@ -35,6 +39,25 @@ pub(crate) fn foreign_file_message(root: Node<'_>) -> Option<String> {
     let example = if has_example { EXAMPLE_DESCRIPTORS } else { "" };
     Some(format!("{message}{example}"))
 }
+
+/// Keys that identify Envoy's configuration or a part of it: a bootstrap, a dump, a response of xDS, a
+/// listener, a filter, or a route. None is a key of the policy language.
+const ENVOY_KEYS: [&str; 14] = [
+    "static_resources",
+    "dynamic_resources",
+    "layered_runtime",
+    "listeners",
+    "clusters",
+    "resources",
+    "configs",
+    "@type",
+    "typed_config",
+    "filter_chains",
+    "http_filters",
+    "route_config",
+    "virtual_hosts",
+    "rate_limit_service",
+];
 
 /// Keys that identify a settings file of Tidegate. Nearly every settings file has one of them, and
 /// none is a key of the policy language.

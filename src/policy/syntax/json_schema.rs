@@ -51,7 +51,7 @@ fn value_schema(value_type: ValueType) -> Value {
         ValueType::Name => value_schema(ValueType::Text { bytes_max: NAME_BYTES_MAX }),
         // Keys that take text also accept numbers and booleans, which are read as text.
         ValueType::Text { bytes_max } => {
-            json!({"type": ["string", "integer", "boolean", "null"], "maxLength": bytes_max})
+            json!({"type": ["string", "number", "boolean", "null"], "maxLength": bytes_max})
         }
         ValueType::Bool => {
             let words: Vec<&str> = TRUE_WORDS.into_iter().chain(FALSE_WORDS).collect();
@@ -75,7 +75,7 @@ fn value_schema(value_type: ValueType) -> Value {
             }
         }
         ValueType::Names => {
-            json!({"type": ["array", "null"], "items": {"type": ["string", "integer", "boolean"]}})
+            json!({"type": ["array", "null"], "items": {"type": ["string", "number", "boolean"]}})
         }
         ValueType::List(level) => {
             json!({"type": ["array", "null"], "items": {"$ref": format!("#/$defs/{}", level.as_str())}})

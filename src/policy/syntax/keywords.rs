@@ -211,7 +211,7 @@ keys! {
     UNLIMITED: RateLimit "unlimited", ValueType::Bool,
         "No limit and no counter. Excludes `unit`.";
     NAME: RateLimit "name", ValueType::Name,
-        "Name of the limit in responses and in `replaces`.";
+        "Name of the limit in responses and in `replaces`, without quotes and backslashes.";
     REPLACES: RateLimit "replaces", ValueType::List(Level::Replaces),
         "Limits to drop from the whole request when this one matches.";
     ALGORITHM: RateLimit "algorithm", one_of::<AlgorithmName>(),

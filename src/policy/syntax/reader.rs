@@ -3,12 +3,16 @@
 //!
 //! Not here: other scalar values (`values`), checks that involve several keys (`compile`).
 
+use std::fmt;
+
 use super::document::Document;
-use super::keywords::{Key, Level, NAME_BYTES_MAX, ValueType};
+use super::keywords::{self, Key, Level, NAME_BYTES_MAX, ValueType};
 use super::suggestions::{
-    list_hint, misplaced_limit_keys_message, spelling, type_name, unknown_key,
+    intended_key, list_hint, map_hint, misplaced_limit_keys_message, spelling, type_name,
+    unknown_key,
 };
 use super::yaml::scalar::Scalar;
+use super::yaml::template::{TEMPLATE_ADVICE, is_template};
 use super::yaml::{Children, Node, Value};
 use crate::policy::diagnostic::{
     DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, PathStep, TOO_MANY_ERRORS_MESSAGE, Target,
@@ -36,25 +40,36 @@ pub(crate) struct Reader<'d> {
 }
 
 /// Fields of a map whose keys have been checked against the keyword table.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Fields<'d> {
     map: Children<'d>,
+    /// Unknown keys that are probably misspellings of known ones, each with the known key and its
+    /// value. They are read like the known keys, so that errors below them are reported, too.
+    misspelt: Vec<(&'static str, Node<'d>, Node<'d>)>,
 }
 
-impl Fields<'_> {
+impl<'d> Fields<'d> {
+    /// Returns the key and value nodes of a key.
+    fn entry(&self, key: &Key) -> Option<(Node<'d>, Node<'d>)> {
+        self.map.entry(key.name).or_else(|| {
+            let meant = self.misspelt.iter().find(|(meant, ..)| *meant == key.name);
+            meant.map(|(_, key, value)| (*key, *value))
+        })
+    }
+
     /// Returns whether the map has the key, even if the value is null.
     pub(crate) fn contains_key(&self, key: &Key) -> bool {
-        self.map.entry(key.name).is_some()
+        self.entry(key).is_some()
     }
 
     /// Returns whether the map has the key and the value is not null.
     pub(crate) fn is_set(&self, key: &Key) -> bool {
-        self.map.entry(key.name).is_some_and(|(_, value)| !value.is_null())
+        self.entry(key).is_some_and(|(_, value)| !value.is_null())
     }
 
     /// Returns the length of all text in the value of the key, in bytes; 0 if the key is absent.
     pub(crate) fn text_bytes(&self, key: &Key) -> usize {
-        self.map.entry(key.name).map_or(0, |(_, value)| value.text_bytes())
+        self.entry(key).map_or(0, |(_, value)| value.text_bytes())
     }
 }
 
@@ -246,6 +261,7 @@ impl<'d> Reader<'d> {
             let entries = reader.check_list(key, value)?.nodes().enumerate();
             let entries = entries.map(|(at, entry)| (PathStep::Index(at), entry));
             let names = reader.read_items(entries, |reader, entry| {
+                reader.check_template(format_args!("an entry of `{}`", key.name), entry)?;
                 let name = reader.convert_to_string(key, entry)?;
                 if name.is_empty() {
                     let message = format!("an entry of `{}` is empty; remove it", key.name);
@@ -273,12 +289,33 @@ impl<'d> Reader<'d> {
         key: &Key,
         read: impl FnOnce(&mut Self, Node<'d>) -> ReadResult<T>,
     ) -> ReadResult<T> {
-        match fields.map.entry(key.name) {
-            Some((_, value)) if !value.is_null() => {
-                self.descend(key.into(), |reader| read(reader, value))
+        match fields.entry(key) {
+            Some((written, value)) if !value.is_null() => {
+                let is_exact = written.text() == key.name;
+                let step = if is_exact { key.into() } else { written.as_step() };
+                self.descend(step, |reader| {
+                    // A `value` gets only a warning, and the text of a body may have any braces.
+                    if ![keywords::VALUE, keywords::BODY_TEXT].contains(key) {
+                        reader.check_template(format_args!("`{}`", key.name), value)?;
+                    }
+                    read(reader, value)
+                })
             }
             Some(_) | None => Ok(None),
         }
+    }
+
+    /// Reports a value that is a template which nothing has filled in, such as `${LIMIT}`.
+    fn check_template(
+        &mut self,
+        what: impl fmt::Display,
+        value: Node<'_>,
+    ) -> Result<(), ErrorReported> {
+        if !is_template(value) {
+            return Ok(());
+        }
+        let message = format!("{what} is {}, {TEMPLATE_ADVICE}", spelling(value));
+        Err(self.report(Target::Value, DiagnosticKind::BadValue, message))
     }
 
     fn check_list(&mut self, key: &Key, value: Node<'d>) -> Result<Children<'d>, ErrorReported> {
@@ -296,10 +333,12 @@ impl<'d> Reader<'d> {
     /// is not a map.
     fn check_map(&mut self, level: Level, value: Node<'d>) -> Result<Fields<'d>, ErrorReported> {
         let Value::Map(map) = value.value() else {
-            let message =
-                format!("{} must be a map of keys, not {}", level.title(), type_name(value));
+            let (title, found, hint) = (level.title(), type_name(value), map_hint(level, value));
+            let message = format!("{title} must be a map of keys, not {found}{hint}");
             return Err(self.report(Target::Value, DiagnosticKind::WrongType, message));
         };
+        self.check_template(level.title(), value)?;
+        let mut misspelt = Vec::new();
         let mut limit_keys = Vec::new();
         for (key, value) in map.entries() {
             let (kind, message) = match key.core_scalar() {
@@ -310,7 +349,11 @@ impl<'d> Reader<'d> {
                     limit_keys.push((key, value));
                     continue;
                 }
-                Scalar::Text if !key.is_collection() => unknown_key(level, key.text()),
+                Scalar::Text if !key.is_collection() => {
+                    let meant = intended_key(level, key.text());
+                    misspelt.extend(meant.map(|meant| (meant, key, value)));
+                    unknown_key(level, key.text(), meant)
+                }
                 _ => {
                     let message = format!("a key must be text, not {}; quote it", type_name(key));
                     (DiagnosticKind::WrongType, message)
@@ -328,12 +371,11 @@ impl<'d> Reader<'d> {
                 reader.report(Target::Key, DiagnosticKind::MisplacedKey, message)
             });
         }
-        Ok(Fields { map })
+        Ok(Fields { map, misspelt })
     }
 
-    /// Converts a scalar to a string. Accepts booleans and integers in the range of `i64`, and
-    /// keeps their spelling; null becomes an empty string. Fails for any other number, a list, a
-    /// map, or a text that is not valid for the key.
+    /// Converts a scalar to a string. Accepts booleans and numbers, and keeps their spelling; null
+    /// becomes an empty string. Fails for a list, a map, or a text that is not valid for the key.
     pub(crate) fn convert_to_string(
         &mut self,
         key: &Key,
@@ -343,19 +385,7 @@ impl<'d> Reader<'d> {
             let message = format!("`{}` must be text, not {}", key.name, type_name(value));
             return Err(self.report(Target::Value, DiagnosticKind::WrongType, message));
         }
-        let text = match value.core_scalar() {
-            Scalar::Null => String::new(),
-            Scalar::Text | Scalar::Bool(_) => value.text().to_owned(),
-            Scalar::Int(number) if i64::try_from(number).is_ok() => value.text().to_owned(),
-            Scalar::Int(_) | Scalar::Float(_) => {
-                let message = format!(
-                    "{} is a number that `{}` cannot keep exactly; put it in quotes",
-                    spelling(value),
-                    key.name
-                );
-                return Err(self.report(Target::Value, DiagnosticKind::WrongType, message));
-            }
-        };
+        let text = if value.is_null() { String::new() } else { value.text().to_owned() };
         let (bytes_max, is_name) = match key.value_type {
             ValueType::Text { bytes_max } => (bytes_max, false),
             _ => (NAME_BYTES_MAX, true),

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use super::keywords::{self, Key, Level, levels_of};
 use super::yaml::scalar::{self, Scalar};
+use super::yaml::template::is_template;
 use super::yaml::{Children, Node, Style, Value};
 use crate::domain::{nearest_word, needs_escape};
 use crate::policy::diagnostic::{DiagnosticKind, quoted};
@@ -34,7 +35,7 @@ pub(crate) fn number_hint(value: Node<'_>) -> &'static str {
     let text = value.text();
     if matches!(scalar::read(text), Scalar::Int(_)) {
         "; remove the quotes"
-    } else if text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit()) {
+    } else if scalar::has_leading_zero(text) {
         "; a leading 0 means octal, so remove it"
     } else if text.starts_with(|c: char| c.is_ascii_digit()) {
         "; write digits only"
@@ -43,9 +44,43 @@ pub(crate) fn number_hint(value: Node<'_>) -> &'static str {
     }
 }
 
+/// Returns a hint on what to write instead of a list or a scalar where a map is expected, or an empty
+/// string.
+pub(crate) fn map_hint(level: Level, value: Node<'_>) -> &'static str {
+    match (value.value(), level) {
+        (Value::List(_), Level::RateLimit) => {
+            "; write `rate_limits:` for a list of limits, each with a `name`"
+        }
+        (Value::List(_), _) => "; remove the `- ` before its keys",
+        (Value::Scalar(..) | Value::Map(_), _) => "",
+    }
+}
+
+/// Returns the key of a level that `name`, which is no key of any level, is probably a misspelling of.
+pub(crate) fn intended_key(level: Level, name: &str) -> Option<&'static str> {
+    match levels_of(name).next() {
+        Some(_) => None,
+        None => nearest_word(name, level.keys().map(|key| key.name)),
+    }
+}
+
 /// Returns the kind and message of the diagnostic for a key that does not exist at a level.
-pub(crate) fn unknown_key(level: Level, name: &str) -> (DiagnosticKind, String) {
+/// `intended` is its [`intended_key`].
+pub(crate) fn unknown_key(
+    level: Level,
+    name: &str,
+    intended: Option<&str>,
+) -> (DiagnosticKind, String) {
     let title = level.title();
+    // The other keys of a control plane's RateLimitConfig are those of a policy.
+    let of_resource =
+        [("name", "name"), ("@type", "type")].into_iter().find(|(key, _)| *key == name);
+    if let (Level::File, Some((_, what))) = (level, of_resource) {
+        let message = format!(
+            "`{name}` is the xDS resource's {what}, which a policy does not have; delete it"
+        );
+        return (DiagnosticKind::MisplacedKey, message);
+    }
     let levels: Vec<&str> = levels_of(name).map(Level::title).collect();
     if !levels.is_empty() {
         let way_out = match levels.first() {
@@ -56,7 +91,7 @@ pub(crate) fn unknown_key(level: Level, name: &str) -> (DiagnosticKind, String) 
             format!("`{name}` belongs to {}, not to {title}; {way_out}", levels.join(" or "));
         return (DiagnosticKind::MisplacedKey, message);
     }
-    let way_out = match nearest_word(name, level.keys().map(|key| key.name)) {
+    let way_out = match intended {
         Some(key) => format!("did you mean `{key}`?"),
         None => {
             let all: Vec<&str> = level.keys().map(|key| key.name).collect();
@@ -142,6 +177,7 @@ pub(crate) fn spelling(value: Node<'_>) -> Cow<'_, str> {
             text.into()
         }
         Value::Scalar(text, _) => quoted(text).into(),
+        Value::Map(_) if is_template(value) => "`{{ … }}`".into(),
         Value::List(_) | Value::Map(_) => type_name(value).into(),
     }
 }

@@ -10,10 +10,6 @@ use crate::domain::nearest_word;
 use crate::policy::diagnostic::{DiagnosticKind, Target, quoted};
 use crate::policy::words::Word;
 
-/// 2^63 as a float. The `scalar` module may parse a whole number of at least this magnitude as a
-/// float.
-const TWO_POW_63: f64 = 9_223_372_036_854_775_808.0;
-
 impl<'d> Reader<'d> {
     /// Reads a boolean. An absent key means false.
     pub(crate) fn read_boolean(
@@ -42,8 +38,11 @@ impl<'d> Reader<'d> {
         self.read_value(fields, key, |reader, value| {
             let number = match value.scalar() {
                 Scalar::Int(number) => number,
-                // The saturating cast keeps the sign, and the result is out of every key's range.
-                Scalar::Float(number) if number.is_finite() && number.abs() >= TWO_POW_63 => {
+                // Helm writes a million as `1e+06`. The saturating cast keeps the sign of a number
+                // that is out of every key's range.
+                Scalar::Float(number)
+                    if number.fract() == 0.0 && !scalar::has_leading_zero(value.text()) =>
+                {
                     number as i128
                 }
                 _ => {

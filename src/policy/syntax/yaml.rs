@@ -9,6 +9,7 @@
 pub(crate) mod errors;
 mod input;
 pub(crate) mod scalar;
+pub(crate) mod template;
 pub(crate) mod tree;
 pub(crate) mod writer;
 
@@ -51,7 +52,7 @@ fn span_of(span: &saphyr_parser::Span, is_scalar: bool) -> Span {
     Span { width, ..Span::at(span.start.line(), span.start.col() + 1) }
 }
 
-/// Parses the first YAML document of a text.
+/// Parses the first YAML document of a text that has a value.
 ///
 /// # Errors
 ///
@@ -59,7 +60,7 @@ fn span_of(span: &saphyr_parser::Span, is_scalar: bool) -> Span {
 /// expand too far, or contains [`DIAGNOSTICS_MAX`] errors.
 pub(crate) fn parse(text: &str, bytes_max: usize) -> Result<Tree, Vec<YamlError>> {
     let mut builder = Builder::default();
-    let mut documents = 0;
+    let mut start = None;
     let counter = PunctuationCounter::default();
     let input = Input::new(text);
     let mut last = Span::at(1, 1);
@@ -71,11 +72,22 @@ pub(crate) fn parse(text: &str, bytes_max: usize) -> Result<Tree, Vec<YamlError>
         let (event, mut span) = event.map_err(|error| vec![syntax_error(text, &input, &error)])?;
         input.restore_columns(&mut span);
         last = span_of(&span, false);
-        if let Event::DocumentStart(_) = event {
-            documents += 1;
+        match &event {
+            Event::DocumentStart(_) => {
+                start = Some(last);
+                continue;
+            }
+            // A document without a value, such as below a trailing `---`, does not count.
+            Event::Scalar(text, ScalarStyle::Plain, ..)
+                if builder.writer.open.is_empty() && scalar::is_null(text) =>
+            {
+                start = None;
+                continue;
+            }
+            _ => {}
         }
-        if documents > 1 {
-            let span = Span { width: 3, ..span_of(&span, false) };
+        if let (Some(start), false) = (start.take(), builder.writer.tree.records.is_empty()) {
+            let span = Span { width: 3, ..start };
             let message = "a second YAML document begins here, and a policy file has only one; \
                            move it into a file of its own";
             builder.report(DiagnosticKind::SecondDocument, message, Path::default(), span);
@@ -92,7 +104,7 @@ pub(crate) fn parse(text: &str, bytes_max: usize) -> Result<Tree, Vec<YamlError>
         }
     }
     let tree = builder.writer.tree;
-    if tree.records.is_empty() || tree.root().is_null() {
+    if tree.records.is_empty() {
         return Err(vec![empty_error()]);
     }
     Ok(tree)

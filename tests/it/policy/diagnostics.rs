@@ -19,8 +19,7 @@ descriptors:
   - key: b
     key: c
     rate_limit: {unit: second, quota_mode: true, requests_per_unit: 5, burst: 3}
-  - key: d
-    value: 1.5
+  - key: ${KEY}
   - key: d
     share_threshold: true
   - key: d
@@ -38,9 +37,9 @@ descriptors:
         (10, 5, DiagnosticKind::DuplicateKey),
         (11, 32, DiagnosticKind::MisplacedKey),
         (11, 79, DiagnosticKind::Conflict),
-        (13, 12, DiagnosticKind::WrongType),
-        (15, 22, DiagnosticKind::Conflict),
-        (16, 5, DiagnosticKind::Duplicate),
+        (12, 10, DiagnosticKind::BadValue),
+        (14, 22, DiagnosticKind::Conflict),
+        (15, 5, DiagnosticKind::Duplicate),
     ];
     assert_eq!(places, expected);
 }

@@ -34,7 +34,8 @@ fn fits(schema: &Value, root: &Value, value: &serde_yaml::Value) -> Result<(), S
         Value::Array(many) => many.iter().map(|one| one.as_str().unwrap()).collect(),
         _ => Vec::new(),
     };
-    if !types.is_empty() && !types.contains(&type_of(value)) {
+    let is_number = type_of(value) == "integer" && types.contains(&"number");
+    if !types.is_empty() && !types.contains(&type_of(value)) && !is_number {
         return Err(format!("{} is not {types:?}", type_of(value)));
     }
     if let (Some(map), Some(properties)) = (value.as_mapping(), schema["properties"].as_object()) {
@@ -66,7 +67,9 @@ fn type_of(value: &serde_yaml::Value) -> &'static str {
     match value {
         serde_yaml::Value::Null => "null",
         serde_yaml::Value::Bool(_) => "boolean",
-        serde_yaml::Value::Number(number) if number.is_f64() => "number",
+        serde_yaml::Value::Number(number) if number.as_f64().is_some_and(|n| n.fract() != 0.0) => {
+            "number"
+        }
         serde_yaml::Value::Number(_) => "integer",
         serde_yaml::Value::String(_) => "string",
         serde_yaml::Value::Sequence(_) => "array",

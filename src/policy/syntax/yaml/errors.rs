@@ -6,6 +6,7 @@ use saphyr_parser::ScanError;
 
 use super::ALIASED_NODES_MAX;
 use super::input::{Input, LOOKAHEAD_PUNCTUATION_MAX};
+use super::template::has_template;
 use super::tree::{DEPTH_MAX, YamlError};
 use crate::policy::diagnostic::{DiagnosticKind, Span};
 
@@ -14,7 +15,10 @@ use crate::policy::diagnostic::{DiagnosticKind, Span};
 const PARSER_DEPTH_ERROR: &str = "recursion limit exceeded";
 
 const TAB_ERROR: &str =
-    "a tab in the indentation; replace it by spaces, here and on the lines below";
+    "a tab in the indentation; replace it with spaces, here and on the lines below";
+
+const TEMPLATE_ERROR: &str = "this line has a template that was not filled in; render the file \
+                              first, for example with `helm template`";
 
 /// Example of `descriptors` with one limit, for hints on how to begin a policy.
 pub(crate) const EXAMPLE_DESCRIPTORS: &str =
@@ -40,6 +44,9 @@ pub(super) fn syntax_error(text: &str, input: &Input<'_>, error: &ScanError) -> 
     }
     if let Some(tab) = source.chars().take_while(|c| blanks(*c)).position(|c| c == '\t') {
         return YamlError::new(DiagnosticKind::Syntax, TAB_ERROR, Span::at(line, tab + 1));
+    }
+    if has_template(source) {
+        return YamlError::new(DiagnosticKind::Syntax, TEMPLATE_ERROR, Span::at(line, column + 1));
     }
     let message = format!("this is not YAML: {}", reword_error(error.info()));
     YamlError::new(DiagnosticKind::Syntax, message, Span::at(line, column + 1))

@@ -38,11 +38,8 @@ pub(crate) fn is_null(text: &str) -> bool {
 /// booleans, and numbers contain neither `_` nor a leading zero.
 pub(crate) fn read_core_schema(text: &str) -> Scalar {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let has_leading_zero = digits.len() > 1
-        && digits.starts_with('0')
-        && digits.bytes().all(|byte| byte.is_ascii_digit());
     let has_upper_prefix = ["0X", "0O", "0B"].iter().any(|prefix| digits.starts_with(prefix));
-    let is_only_1_1 = has_leading_zero || has_upper_prefix || text.contains('_');
+    let is_only_1_1 = has_leading_zero(text) || has_upper_prefix || text.contains('_');
     match read(text) {
         Scalar::Bool(_) if !["true", "false"].contains(&&*text.to_ascii_lowercase()) => {
             Scalar::Text
@@ -52,6 +49,14 @@ pub(crate) fn read_core_schema(text: &str) -> Scalar {
         Scalar::Float(number) if number.is_infinite() && !digits.starts_with('.') => Scalar::Text,
         scalar => scalar,
     }
+}
+
+/// Returns whether a text is a number with a leading zero, which YAML 1.1 reads as octal.
+pub(crate) fn has_leading_zero(text: &str) -> bool {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    digits.len() > 1
+        && digits.starts_with('0')
+        && digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_')
 }
 
 /// Interprets a plain scalar according to YAML 1.1, in which words such as `yes` and `off` are
