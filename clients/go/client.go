@@ -386,5 +386,6 @@ func (config *Config) transport() (endpoint, credentials.TransportCredentials, e
 		}
 		settings.Certificates = []tls.Certificate{pair}
 	}
+	server.tls = settings
 	return server, credentials.NewTLS(settings), nil
 }

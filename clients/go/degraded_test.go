@@ -185,6 +185,12 @@ func TestCertificatesThatAreNotTrusted(t *testing.T) {
 		config := tidegate.config()
 		it.change(&config)
 		failing{reason: it.reason, config: config, values: it.values}.check(t)
+		// gRPC may say no more than this.
+		closed := &Failure{Code: codes.Unavailable, Message: "broken pipe"}
+		server := newClient(t, config).degraded.endpoint
+		if found := server.diagnose(t.Context(), closed, method, patience); found != filled(t, it.reason, it.values) {
+			t.Error(found)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package tidegate
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -71,6 +72,8 @@ type endpoint struct {
 	host, port string
 	secure     bool
 	serverName string
+	// tls is nil without TLS.
+	tls        *tls.Config
 	timeout    time.Duration
 	pendingMax int64
 }
@@ -128,20 +131,48 @@ func (e *endpoint) diagnose(ctx context.Context, failure *Failure, called string
 		found = "no_tls"
 	case found == "tls" && !e.secure:
 		found = "needs_tls"
-	case found == "http2" || found == "tls":
-		found = ""
-		said := strings.ToLower(failure.Message)
-		for _, known := range tlsTexts {
-			if e.secure && strings.Contains(said, known[0]) {
-				found = known[1]
-				break
-			}
+	case found == "tls":
+		if found = tlsReason(failure.Message); found == "" {
+			found = e.tlsFailure(ctx)
 		}
+	case found == "http2":
+		found = ""
 	}
 	if found == "" {
 		return e.reason(failure, called, timeout)
 	}
 	return e.text(found, failure, timeout)
+}
+
+// tlsFailure says why TLS fails, if it does. gRPC may only say that the connection is closed: a server rejects the client's
+// certificate after the client's part of the handshake.
+func (e *endpoint) tlsFailure(ctx context.Context) string {
+	config := e.tls.Clone()
+	config.NextProtos = []string{"h2"}
+	connection, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", e.address())
+	if err != nil {
+		return tlsReason(err.Error())
+	}
+	defer connection.Close()
+	if deadline, ok := ctx.Deadline(); ok {
+		_ = connection.SetDeadline(deadline)
+	}
+	// Only reads: after a write, the alert can be lost.
+	if _, err = connection.Read(make([]byte, 1)); err != nil {
+		return tlsReason(err.Error())
+	}
+	return ""
+}
+
+// tlsReason is empty if the text is not known.
+func tlsReason(text string) string {
+	said := strings.ToLower(text)
+	for _, known := range tlsTexts {
+		if strings.Contains(said, known[0]) {
+			return known[1]
+		}
+	}
+	return ""
 }
 
 // whatListens returns http2, which is without TLS, tls, or the name of a reason.

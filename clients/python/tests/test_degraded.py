@@ -107,6 +107,10 @@ class Reasons(TidegateCase):
         ]:
             with self.subTest(name, settings=list(settings)):
                 await self.assert_reason(address, name, settings=settings, **values)
+                # gRPC may say no more than this.
+                closed = Failure("status", grpc.StatusCode.UNAVAILABLE, "Socket closed")
+                reason = await asyncio.to_thread(self.client(address, **settings)._endpoint.diagnose, closed)
+                self.assertEqual(reason, filled(name, **values))
 
     async def test_a_certificate_that_has_expired(self):
         certificates.write(self.directory, datetime.datetime(2001, 1, 1))

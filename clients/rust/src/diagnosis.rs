@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
@@ -186,9 +186,8 @@ impl Endpoint {
             let stream = self.connect(deadline).await.map_err(|_| String::new())?;
             let shaken = connector.connect(name.ok().ok_or_else(String::new)?, stream).await;
             let mut stream = shaken.map_err(|error| error.to_string())?;
-            read_reply(&mut stream, PREFACE, FRAME_BYTES, &mut Vec::new())
-                .await
-                .map_err(|error| error.to_string())
+            // Only reads: after a write, the alert can be lost.
+            stream.read(&mut [0]).await.map_err(|error| error.to_string())
         };
         tls_reason(&timeout_at(deadline, shake).await.ok()?.err()?)
     }
@@ -247,7 +246,18 @@ impl Endpoint {
     ) -> Result<Vec<u8>, Reason> {
         let mut stream = self.connect(deadline).await?;
         let mut reply = Vec::new();
-        let read = read_reply(&mut stream, message, bytes_max, &mut reply);
+        let read = async {
+            stream.write_all(message).await?;
+            while reply.len() < bytes_max {
+                let mut bytes = [0; REPLY_BYTES_MAX];
+                let room = bytes_max - reply.len();
+                match stream.read(&mut bytes[..room]).await? {
+                    0 => break,
+                    count => reply.extend_from_slice(&bytes[..count]),
+                }
+            }
+            io::Result::Ok(())
+        };
         match timeout_at(deadline, read).await {
             Err(_) if reply.is_empty() => Err(Reason::NoAnswer),
             // An error means that the server closed the connection.
@@ -325,24 +335,4 @@ fn tls_reason(text: &str) -> Option<Reason> {
     let said = text.to_lowercase();
     let known = TLS_TEXTS.iter().find(|(text, _)| said.contains(text));
     known.map(|(_, reason)| reason.clone())
-}
-
-/// Sends a message and appends the first bytes of the reply.
-async fn read_reply(
-    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
-    message: &[u8],
-    bytes_max: usize,
-    reply: &mut Vec<u8>,
-) -> io::Result<()> {
-    stream.write_all(message).await?;
-    stream.flush().await?;
-    while reply.len() < bytes_max {
-        let mut bytes = [0; REPLY_BYTES_MAX];
-        let room = bytes_max - reply.len();
-        match stream.read(&mut bytes[..room]).await? {
-            0 => break,
-            count => reply.extend_from_slice(&bytes[..count]),
-        }
-    }
-    Ok(())
 }

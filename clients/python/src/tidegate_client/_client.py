@@ -120,7 +120,7 @@ class Client:
         self._secure, host, port = _target(address)
         if not self._secure and (ca_pem or identity_pem or server_name):
             raise SettingsError("certificates are only allowed with an address that starts with https://")
-        self._endpoint = Endpoint(host, port, self._secure, server_name, timeout, pending_max)
+        self._endpoint = Endpoint(host, port, self._secure, server_name, timeout, pending_max, ca_pem, identity_pem)
         self._degraded = Degraded(self._endpoint, domain, on_failure == "allow")
         self._closed = False
         self._domain = domain

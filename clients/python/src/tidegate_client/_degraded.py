@@ -54,7 +54,7 @@ class Outage:
 
 
 class Degraded:
-    """Logs failures and their end. The diagnosis of a failure runs in a thread, because it may take three seconds; the
+    """Logs failures and their end. The diagnosis of a failure runs in a thread, because it takes up to six seconds; the
     process ends after it."""
 
     def __init__(self, endpoint: Endpoint, domain: str, fails_open: bool) -> None:

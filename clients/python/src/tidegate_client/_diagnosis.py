@@ -7,7 +7,9 @@ connection finds out what listens there. clients/vectors/reasons.json holds the 
 from __future__ import annotations
 
 import dataclasses
+import os
 import socket
+import ssl
 import time
 
 import grpc
@@ -15,7 +17,7 @@ import grpc
 from . import _messages
 from ._decision import Failure
 
-# The whole diagnosis takes at most this long, besides the lookup of the name.
+# A diagnosis takes at most this long, and as long again for a handshake of TLS, besides the lookup of the name.
 _SECONDS_MAX = 3.0
 # A frame of HTTP/2 starts with its length and type in 9 bytes; an HTTP/1.1 error fits into the other bound.
 _FRAME_BYTES = 9
@@ -33,6 +35,8 @@ _ANSWERED = frozenset([grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.PERMISSION
 # What gRPC says when TLS fails, and the reason.
 _TLS_TEXTS = (
     ("hostname verification", "wrong_name"),
+    ("hostname mismatch", "wrong_name"),
+    ("ip address mismatch", "wrong_name"),
     ("certificate has expired", "expired"),
     ("certificate is not yet valid", "expired"),
     ("certificate_verify_failed", "unknown_authority"),
@@ -77,6 +81,8 @@ class Endpoint:
     server_name: str | None
     timeout: float
     pending_max: int
+    ca_pem: bytes | None = None
+    identity_pem: tuple[bytes, bytes] | None = dataclasses.field(default=None, repr=False)
 
     @property
     def address(self) -> str:
@@ -99,7 +105,7 @@ class Endpoint:
         return self.text(name, failure, timeout)
 
     def diagnose(self, failure: Failure, method: str = _messages.CHECK, timeout: float | None = None) -> str:
-        """The reason of a failure. Blocks for up to three seconds, and longer only for the lookup of the name."""
+        """The reason of a failure. Blocks for up to six seconds, and longer only for the lookup of the name."""
         if failure.kind in ("busy", "closed") or failure.code in _ANSWERED:
             return self.reason(failure, method, timeout)
         try:
@@ -107,13 +113,30 @@ class Endpoint:
         except _CannotConnect as error:
             return f"cannot connect to {self.address}: {error}"
         if found == "tls" and self.secure:
-            said = failure.message.lower()
-            found = next((name for text, name in _TLS_TEXTS if text in said), None)
+            found = _tls_reason(failure.message) or self._tls_failure()
         elif found == "tls":
             found = "needs_tls"
         elif found == "http2":
             found = "no_tls" if self.secure else None
         return self.text(found, failure) if found else self.reason(failure, method, timeout)
+
+    def _tls_failure(self) -> str | None:
+        """Why TLS fails, if it does. gRPC may only say that the connection is closed: a server rejects the client's
+        certificate after the client's part of the handshake."""
+        context = ssl.create_default_context(cadata=self.ca_pem.decode("latin-1") if self.ca_pem else None)
+        # gRPC is not strict.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        context.set_alpn_protocols(["h2"])
+        try:
+            if self.identity_pem:
+                _load_identity(context, *self.identity_pem)
+            with socket.create_connection((self.host, self.port), timeout=_SECONDS_MAX) as connection:
+                with context.wrap_socket(connection, server_hostname=self.server_name or self.host) as secured:
+                    # Only reads: after a write, the alert can be lost.
+                    secured.recv(1)
+        except (OSError, ValueError) as error:
+            return _tls_reason(str(error))
+        return None
 
     def _what_listens(self) -> str:
         """`http2` without TLS, `tls`, or the name of a reason."""
@@ -158,6 +181,21 @@ class Endpoint:
             except OSError:
                 pass  # closed by the server
         return reply
+
+
+def _tls_reason(text: str) -> str | None:
+    said = text.lower()
+    return next((name for text, name in _TLS_TEXTS if text in said), None)
+
+
+def _load_identity(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Python reads certificates from files only. This one is in memory, because a key does not belong on a disk."""
+    if not hasattr(os, "memfd_create"):
+        raise OSError("no file in memory")
+    with os.fdopen(os.memfd_create("identity"), "wb") as file:
+        file.write(certificate + b"\n" + key)
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
 
 
 class _CannotConnect(Exception):
