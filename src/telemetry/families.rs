@@ -191,8 +191,8 @@ mod tests {
     use super::*;
     use crate::domain::fixtures::check_event;
     use crate::domain::{
-        CheckEvent, Code, Decision, Hits, LossCause, LostBill, Micros, Observer, Outcome, RuleId,
-        Source,
+        CheckEvent, Code, Decision, Hits, LossCause, LostBill, Micros, Observer, Outcome, Request,
+        RuleId, Source,
     };
     use crate::telemetry::RuleName;
     use crate::telemetry::prometheus::{AllMetrics, MetricsPage};
@@ -275,12 +275,18 @@ mod tests {
             domain_known: false,
             slot: None,
         });
+        let request = Request { domain: "unknown", descriptors: &[] };
+        let reasons = [(NoLimitReason::UnknownDomain, 5), (NoLimitReason::UnlistedValue, 6)];
+        for (reason, calls) in reasons {
+            (0..calls).for_each(|_| telemetry.on_unmatched(&request, reason, &String::new));
+        }
         (0..2).for_each(|_| telemetry.release_without_holder());
         (0..3).for_each(|_| telemetry.on_invalid(InvalidReason::Entries));
         (0..4).for_each(|_| telemetry.record_policy_load_failure());
         let expected = [
             r#"tidegate_decisions_total{code="over_limit",source="cached"} 1"#,
-            "tidegate_domain_not_found_total 1",
+            "tidegate_domain_not_found_total 5",
+            r#"tidegate_calls_without_limit_total{domain="unknown",reason="unlisted_value"} 6"#,
             "tidegate_global_shadow_mode_total 0",
             "tidegate_returns_without_holder_total 2",
             r#"tidegate_invalid_calls_total{reason="entries"} 3"#,

@@ -8,6 +8,7 @@ mod admission_bounds;
 mod backend;
 mod blocked_requests;
 pub mod bootstrap;
+mod calls_without_limit;
 mod charge_after_response;
 mod concurrency_limit;
 pub mod envoy_process;

@@ -40,6 +40,11 @@ impl Tidegate {
         reply.body.lines().filter_map(limit_and_left).collect()
     }
 
+    /// Returns what it has logged, as JSON lines.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
     /// Sends SIGTERM, as an orchestrator does.
     pub fn terminate(&self) {
         self.process.signal("TERM");
