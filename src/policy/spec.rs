@@ -220,8 +220,39 @@ pub(crate) fn is_json(content_type: &str) -> bool {
 pub struct HttpMapping {
     /// Number of trusted proxies that append to `X-Forwarded-For`; at least 1.
     pub trusted_hops: usize,
+    /// Number of bits to which IPv6 addresses of clients are cut, 1 to 128.
+    pub ipv6_prefix: u32,
+    /// Treatment of empty segments in paths.
+    pub empty_segments: EmptySegments,
     /// Entries of each descriptor, in file order.
     pub descriptors: Box<[Box<[HttpEntry]>]>,
+}
+
+impl Default for HttpMapping {
+    /// Returns a mapping without descriptors. Only the proxy that calls `/authz` is trusted. A /64
+    /// is the network of one client: its hosts choose the other 64 bits themselves. Slashes are
+    /// merged, as NGINX and most routers do.
+    fn default() -> Self {
+        HttpMapping {
+            trusted_hops: 1,
+            ipv6_prefix: 64,
+            empty_segments: EmptySegments::Merge,
+            descriptors: Box::default(),
+        }
+    }
+}
+
+named_enum! {
+    /// Treatment of the empty segments of a path: those between two slashes, and after the last one.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum EmptySegments {
+        /// Keeps all of them: `//a/` is `//a/`.
+        Keep => "keep",
+        /// Merges slashes that follow each other: `//a/` is `/a/`.
+        Merge => "merge",
+        /// Removes the slash at the end, too: `//a/` is `/a`.
+        Remove => "remove",
+    }
 }
 
 /// Entry that an `http` mapping adds to a descriptor.

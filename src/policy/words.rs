@@ -2,7 +2,7 @@
 //! keyword table, the reader, and the listings take them from here.
 
 use crate::domain::{Accounting, Charge, OnStoreFailure, Unit, named_enum};
-use crate::policy::spec::{RequestPart, TierMethod};
+use crate::policy::spec::{EmptySegments, RequestPart, TierMethod};
 
 /// Type of a key that accepts one of several words.
 pub(crate) trait Word: Copy + 'static {
@@ -37,6 +37,7 @@ words!(
     AlgorithmName,
     Align,
     Charge,
+    EmptySegments,
     OnStoreFailure,
     Prepay,
     RequestPart,

@@ -3,6 +3,7 @@
 //!
 //! Not here: reading the mapping (`policy::compile::http_request`), HTTP (`admin`).
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use prost::Message as _;
 
 use super::messages::rate_limit_descriptor::Entry;
 use super::messages::{RateLimitDescriptor, RateLimitRequest};
+use super::normal_form::{group_address, normalize_host, normalize_path};
 use crate::policy::spec::{HttpEntry, HttpMapping, HttpSource, RequestPart};
 
 /// Header with the method of the client's request. NGINX and HAProxy send `x-forwarded-*` headers
@@ -46,7 +48,8 @@ pub(crate) fn build_request(
     for entries in &mapping.descriptors {
         let mut descriptor = RateLimitDescriptor::default();
         for HttpEntry { key, source } in entries {
-            let Some(value) = find_value(headers, source, mapping.trusted_hops)? else { break };
+            let Some(value) = find_value(headers, source, mapping)? else { break };
+            let value = Bytes::from(value.into_owned());
             let key = Bytes::copy_from_slice(key.as_bytes());
             descriptor.entries.push(Entry { key, value });
         }
@@ -61,35 +64,33 @@ pub(crate) fn build_request(
     Ok(Some(request.encode_to_vec().into()))
 }
 
-fn find_value(
-    headers: &HeaderMap,
-    source: &HttpSource,
-    trusted_hops: usize,
-) -> Result<Option<Bytes>, MissingHeader> {
+fn find_value<'h>(
+    headers: &'h HeaderMap,
+    source: &'h HttpSource,
+    mapping: &HttpMapping,
+) -> Result<Option<Cow<'h, [u8]>>, MissingHeader> {
     let forwarded = |name| match headers.get(name) {
         Some(value) if !value.is_empty() => Ok(value.as_bytes()),
         Some(_) | None => Err(MissingHeader(name)),
     };
-    let value = match source {
+    Ok(Some(match source {
         // The first value, as Envoy does.
         HttpSource::Header(name) => match headers.get(&**name) {
-            Some(value) => value.as_bytes(),
+            Some(value) => value.as_bytes().into(),
             None => return Ok(None),
         },
-        HttpSource::Value(text) => text.as_bytes(),
-        HttpSource::Request(RequestPart::Method) => forwarded(FORWARDED_METHOD)?,
-        HttpSource::Request(RequestPart::Host) => forwarded(FORWARDED_HOST)?,
+        HttpSource::Value(text) => text.as_bytes().into(),
+        HttpSource::Request(RequestPart::Method) => forwarded(FORWARDED_METHOD)?.into(),
+        HttpSource::Request(RequestPart::Host) => normalize_host(forwarded(FORWARDED_HOST)?).into(),
         HttpSource::Request(RequestPart::Path) => {
-            let uri = forwarded(FORWARDED_URI)?;
-            uri.split(|byte| matches!(byte, b'?' | b'#')).next().unwrap_or_default()
+            normalize_path(forwarded(FORWARDED_URI)?, mapping.empty_segments).into()
         }
         HttpSource::Request(RequestPart::RemoteAddress) => {
-            let address = find_client_address(headers, trusted_hops);
+            let address = find_client_address(headers, mapping.trusted_hops);
             let address = address.ok_or(MissingHeader(FORWARDED_FOR))?;
-            return Ok(Some(address.to_string().into()));
+            group_address(address, mapping.ipv6_prefix).into_bytes().into()
         }
-    };
-    Ok(Some(Bytes::copy_from_slice(value)))
+    }))
 }
 
 /// Returns the client's address from `X-Forwarded-For`. Each trusted proxy appends the address from
@@ -133,7 +134,7 @@ mod tests {
 
     fn mapping(descriptors: &[&[HttpEntry]]) -> HttpMapping {
         let descriptors = descriptors.iter().map(|entries| (*entries).into()).collect();
-        HttpMapping { trusted_hops: 1, descriptors }
+        HttpMapping { descriptors, ..HttpMapping::default() }
     }
 
     /// Returns the descriptors of the built request as text.
@@ -168,8 +169,8 @@ mod tests {
             ("x-tenant", "acme"),
             ("x-tenant", "other"),
             ("x-forwarded-method", "POST"),
-            ("x-forwarded-uri", "/a/b?c=d"),
-            ("x-forwarded-host", "example.org"),
+            ("x-forwarded-uri", "/a/./b;x?c=d"),
+            ("x-forwarded-host", "Example.org:443"),
             ("x-forwarded-for", "203.0.113.9"),
         ];
         let expected = [

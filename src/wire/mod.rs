@@ -12,6 +12,7 @@
 //! | `proto_json`, `struct_json` | convert requests from proto-JSON and responses to it |
 //! | `limits_messages` | encodes and decodes the messages of `tidegate.v1.Limits` |
 //! | `forward_auth` | builds a rate limit request from the headers that `/authz` receives |
+//! | `normal_form` | normal form of paths, hosts, and addresses that `/authz` receives |
 //! | `http_reply` | builds the responses of `/json` and `/authz` |
 //! | `traceparent` | parses the caller's trace context |
 
@@ -23,6 +24,7 @@ pub(crate) mod forward_auth;
 mod http_reply;
 pub(crate) mod limits_messages;
 pub(crate) mod messages;
+mod normal_form;
 pub(crate) mod proto_json;
 mod refusal_body;
 pub(crate) mod response_config;

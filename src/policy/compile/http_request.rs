@@ -6,8 +6,8 @@
 use crate::policy::diagnostic::{DiagnosticKind, Target};
 use crate::policy::spec::{HttpEntry, HttpMapping, HttpSource};
 use crate::policy::syntax::keywords::{
-    HTTP_DESCRIPTORS, HTTP_ENTRIES, HTTP_HEADER, HTTP_KEY, HTTP_REQUEST, HTTP_TRUSTED_HOPS,
-    HTTP_VALUE, Key,
+    HTTP_DESCRIPTORS, HTTP_EMPTY_SEGMENTS, HTTP_ENTRIES, HTTP_HEADER, HTTP_IPV6_PREFIX, HTTP_KEY,
+    HTTP_REQUEST, HTTP_TRUSTED_HOPS, HTTP_VALUE, Key,
 };
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
@@ -20,24 +20,26 @@ pub(crate) const HTTP_DESCRIPTORS_MAX: usize = 16;
 /// more than about 4 KiB.
 pub(crate) const HTTP_ENTRIES_MAX: usize = 16;
 
-/// Default number of trusted proxies (`trusted_hops`): only the proxy that calls `/authz`.
-const TRUSTED_HOPS_DEFAULT: u64 = 1;
-
 /// Reads the `http` mapping of a domain.
 pub(crate) fn read<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
 ) -> Result<HttpMapping, ErrorReported> {
+    let default = HttpMapping::default();
     let trusted_hops = reader.read_number(fields, &HTTP_TRUSTED_HOPS);
+    let ipv6_prefix = reader.read_number(fields, &HTTP_IPV6_PREFIX);
+    let empty_segments = reader.read_word(fields, &HTTP_EMPTY_SEGMENTS);
     let descriptors =
         read_list(reader, fields, &HTTP_DESCRIPTORS, HTTP_DESCRIPTORS_MAX, |reader, fields| {
             let entries = read_list(reader, fields, &HTTP_ENTRIES, HTTP_ENTRIES_MAX, read_entry)?;
             Ok(entries.into_boxed_slice())
         });
-    let (trusted_hops, descriptors) = (trusted_hops?.unwrap_or(TRUSTED_HOPS_DEFAULT), descriptors?);
+    let narrow = |number: Option<u64>| number.and_then(|number| u32::try_from(number).ok());
     Ok(HttpMapping {
-        trusted_hops: usize::try_from(trusted_hops).unwrap_or(usize::MAX),
-        descriptors: descriptors.into(),
+        trusted_hops: narrow(trusted_hops?).map_or(default.trusted_hops, |hops| hops as usize),
+        ipv6_prefix: narrow(ipv6_prefix?).unwrap_or(default.ipv6_prefix),
+        empty_segments: empty_segments?.unwrap_or(default.empty_segments),
+        descriptors: descriptors?.into(),
     })
 }
 

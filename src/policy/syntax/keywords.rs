@@ -6,7 +6,7 @@
 
 use crate::domain::{Accounting, Charge, Micros, OnStoreFailure, Unit, named_enum};
 use crate::policy::diagnostic::PathStep;
-use crate::policy::spec::{RequestPart, TierMethod, WINDOW_MAX};
+use crate::policy::spec::{EmptySegments, RequestPart, TierMethod, WINDOW_MAX};
 use crate::policy::words::{AlgorithmName, Align, Prepay, Word};
 
 named_enum! {
@@ -265,6 +265,10 @@ keys! {
         "Descriptors to build, at most 16. One is left out if the request lacks one of its headers.";
     HTTP_TRUSTED_HOPS: Http "trusted_hops", number(1, 16),
         "Number of proxies that append to X-Forwarded-For, up to the one that asks (default 1). The client's address is at this position from the right.";
+    HTTP_IPV6_PREFIX: Http "ipv6_prefix", number(1, 128),
+        "Bits to which IPv6 addresses of clients are cut, such as 2001:db8:1:2::/64 (default 64). 128 keeps the whole address.";
+    HTTP_EMPTY_SEGMENTS: Http "empty_segments", one_of::<EmptySegments>(),
+        "Empty segments of a path. merge (default): //a/ is /a/. remove: it is /a. keep: it stays.";
 
     HTTP_ENTRIES: HttpDescriptor "entries" (required), ValueType::List(Level::HttpEntry),
         "Entries of the descriptor, at most 16, in the order of the path to the limit.";

@@ -69,6 +69,22 @@ fn a_descriptor_without_its_header_is_left_out() {
 }
 
 #[test]
+fn spellings_of_a_path_and_addresses_of_a_network_share_a_counter() {
+    let server = Tidegate::policy(POLICY, &[]);
+    let address = server.port("http");
+    let status = |host: u8, path: &str| {
+        let from = format!("X-Forwarded-For: 2001:db8:1:2:{host}::{host}\r\n");
+        let headers = format!("{from}X-Forwarded-Uri: {path}\r\n");
+        authz(address, "domain=web", &headers).status
+    };
+    assert_eq!([status(1, "/a/../login"), status(2, "/login;x"), status(3, "/login%00")], [200; 3]);
+    for (host, spelling) in (4..).zip(["/login", "//login", "/%6Cogin", "/./login?q", "\\login"]) {
+        assert_eq!(status(host, spelling), 429, "{spelling}");
+    }
+    assert_eq!(status(1, "/login/"), 200, "another path");
+}
+
+#[test]
 fn a_wrong_question_is_an_error_and_never_passes() {
     let server = Tidegate::policy(POLICY, &[]);
     let told = |query: &str, headers: &str| {

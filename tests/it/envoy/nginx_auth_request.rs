@@ -76,3 +76,50 @@ fn a_client_cannot_escape_its_limit_with_long_headers() {
     assert!((0..LIMIT).all(|_| padded() == 200));
     assert_eq!(padded(), 429);
 }
+
+#[test]
+fn another_spelling_of_a_path_does_not_leave_its_limit() {
+    let policy = "
+domain: edge
+http:
+  descriptors: [{entries: [{key: host, request: host}, {key: path, request: path}]}]
+descriptors:
+  - key: host
+    value: localhost
+    descriptors:
+      - {key: path, value: /login, rate_limit: {unit: year, requests_per_unit: 0}}
+";
+    let file = written(policy);
+    let (backend, tidegate) = (Backend::start(), Tidegate::start(file.path(), &[]));
+    let (asked, served) = (tidegate.http.to_string(), backend.address.to_string());
+    let sent = "proxy_set_header X-Forwarded-For $remote_addr;";
+    let path = "proxy_set_header X-Forwarded-Uri $request_uri; \
+                proxy_set_header X-Forwarded-Host $http_host.:443;";
+    let ours = [("127.0.0.1:8080", &*asked), ("127.0.0.1:8000", &*served), (sent, path)];
+    let nginx = Nginx::of("nginx-asks.conf", &[&ours[..], &PATIENT].concat());
+    let status = |path: &str| get(path).send(nginx.address).status;
+    for spelling in [
+        "/login",
+        "/a/../login",
+        "/login;x",
+        "/./login",
+        "//login",
+        "/%6cogin",
+        "/login?next=/",
+        "/login;a=1;b",
+        "/a/..;/login",
+        "/a/%2e%2E/login",
+        "/a\\..\\login",
+        "http://example.org/login",
+    ] {
+        assert_eq!(status(spelling), 429, "{spelling}");
+    }
+    // NGINX itself rejects them.
+    for invalid in ["/login%00", "/../login"] {
+        assert_eq!(status(invalid), 400, "{invalid}");
+    }
+    assert_eq!(backend.served(), 0);
+    for other in ["/", "/login/", "/LOGIN", "/login%2Fx", "/loginx", "/login/x", "/%256cogin"] {
+        assert_eq!(status(other), 200, "{other}");
+    }
+}

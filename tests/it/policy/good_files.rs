@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use tidegate::domain::{Algorithm, Charge, Hybrid, Limit, OnStoreFailure, Refill, Window};
-use tidegate::policy::spec::{HttpEntry, HttpSource, LimitSpec, NodeSpec, RuleSpec, ValueSpec};
+use tidegate::policy::spec::{
+    HttpEntry, HttpMapping, HttpSource, LimitSpec, NodeSpec, RuleSpec, ValueSpec,
+};
 use tidegate::policy::{CompiledPolicy, Options, compile};
 
 use super::compile_helpers::{dir, entries, source, stem};
@@ -18,7 +20,9 @@ pub fn told(compiled: &CompiledPolicy) -> String {
         };
         writeln!(text, "[{}] {:?}{groups}", domain.name, domain.accounting).unwrap();
         if let Some(http) = &domain.http {
-            writeln!(text, "http, {} trusted hops", http.trusted_hops).unwrap();
+            let HttpMapping { trusted_hops, ipv6_prefix, empty_segments, .. } = &**http;
+            let kept = format!("IPv6 prefix {ipv6_prefix}, empty segments {empty_segments:?}");
+            writeln!(text, "http, {trusted_hops} trusted hops, {kept}").unwrap();
             for entries in &http.descriptors {
                 let entry = |it: &HttpEntry| match &it.source {
                     HttpSource::Request(part) => format!("{}: {part:?}", it.key),
