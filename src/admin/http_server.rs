@@ -19,6 +19,8 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
 
+use crate::domain::{FIRST_BYTES, PortProtocol, UnreadableCallers, UnreadableKind};
+
 /// Connection and request limits of one HTTP port.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpLimits {
@@ -74,6 +76,7 @@ pub async fn serve(
     listener: TcpListener,
     routes: Router,
     limits: HttpLimits,
+    unreadable: Arc<UnreadableCallers>,
     mut phase: watch::Receiver<HttpPhase>,
 ) {
     let timeout = limits.request_timeout;
@@ -104,10 +107,10 @@ pub async fn serve(
         let evicted = open.add(limits.connections);
         let closer = ConnectionCloser::default();
         let routes = routes.clone().layer(Extension(closer.clone()));
-        let phase = phase.clone();
+        let (phase, unreadable) = (phase.clone(), Arc::clone(&unreadable));
         tokio::spawn(async move {
             tokio::select! {
-                () = serve_connection(stream, routes, limits.head_timeout, phase) => {}
+                () = serve_connection(stream, routes, limits.head_timeout, &unreadable, phase) => {}
                 _ = evicted => {}
                 () = closer.closed() => {}
             }
@@ -164,8 +167,18 @@ async fn serve_connection(
     stream: TcpStream,
     routes: Router,
     head_timeout: Duration,
+    unreadable: &UnreadableCallers,
     mut phase: watch::Receiver<HttpPhase>,
 ) {
+    let mut first = [0; FIRST_BYTES];
+    let peeked = tokio::select! {
+        peeked = tokio::time::timeout(head_timeout, stream.peek(&mut first)) => peeked,
+        () = wait_for_drain(&mut phase) => return,
+    };
+    let Ok(Ok(length)) = peeked else { return };
+    if let Some(kind) = UnreadableKind::of_first_bytes(&first[..length], PortProtocol::Http1) {
+        record_unreadable(unreadable, kind, &stream);
+    }
     // Without Nagle's algorithm, small responses do not wait for an acknowledgement. If the system
     // refuses, responses are only slower.
     let _ = stream.set_nodelay(true);
@@ -184,6 +197,14 @@ async fn serve_connection(
             connection.await
         }
     };
+}
+
+/// Counts a caller of another protocol. Logs at most one line a minute for each kind.
+fn record_unreadable(unreadable: &UnreadableCallers, kind: UnreadableKind, stream: &TcpStream) {
+    let Some(callers) = unreadable.record(kind) else { return };
+    let (kind, meaning, advice) = kind.describe();
+    let peer = stream.peer_addr().map_or_else(|_| "unknown".to_owned(), |peer| peer.to_string());
+    tracing::warn!(kind, meaning, peer, callers, advice, "callers cannot be understood");
 }
 
 /// Waits until the phase is [`HttpPhase::Draining`] or its sender is dropped.
@@ -208,6 +229,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+    use crate::domain::LogLimiter;
 
     #[tokio::test]
     async fn connections_with_half_a_head_do_not_lock_out_a_probe() {
@@ -216,7 +238,8 @@ mod tests {
         let limits = HttpLimits { connections: 3, ..HttpLimits::default() };
         let routes = Router::new().route("/healthz", get(|| async { "alive" }));
         let (phase, phases) = watch::channel(HttpPhase::Serving);
-        let serving = tokio::spawn(serve(listener, routes, limits, phases));
+        let unreadable = Arc::new(UnreadableCallers::new(LogLimiter::unlimited()));
+        let serving = tokio::spawn(serve(listener, routes, limits, unreadable, phases));
         let mut silent = Vec::new();
         for _ in 0..10 {
             let mut stream = TcpStream::connect(address).await.unwrap();

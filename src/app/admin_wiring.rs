@@ -20,7 +20,7 @@ use crate::admin::{
 };
 use crate::clock::Clock;
 use crate::control_plane::ControlPlaneStatus;
-use crate::domain::CallerMemory;
+use crate::domain::{CallerMemory, UnreadableCallers};
 use crate::server::{ConnectionStats, Health, RlsService, TlsCounters};
 use crate::store::redis::script::keys::Prefix;
 use crate::telemetry::{AllMetrics, MetricsPage, Telemetry, export_metrics};
@@ -34,6 +34,7 @@ pub(crate) struct AdminWiring {
     pub(crate) health: Health,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) connection_stats: Arc<ConnectionStats>,
+    pub(crate) unreadable: Arc<UnreadableCallers>,
     /// Memory held for the callers of `/json`, which count as one caller.
     pub(crate) http_memory: Arc<CallerMemory>,
     pub(crate) tls_counters: Option<Arc<TlsCounters>>,
@@ -71,6 +72,7 @@ impl AdminWiring {
             &self.rate_limit,
             self.tls_counters.as_ref(),
         );
+        metrics.push(store_metrics::unreadable_source(&self.unreadable));
         metrics.extend(self.control_plane.as_ref().map(control_plane_metrics::source));
         metrics.push(export_metrics(vec![Arc::clone(&stats.metrics), Arc::clone(&stats.traces)]));
         let metrics = Arc::new(AllMetrics::new(Arc::clone(&self.telemetry), metrics));

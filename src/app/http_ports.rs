@@ -59,11 +59,13 @@ impl HttpPorts {
     pub(super) fn serve(self, wiring: AdminWiring, metrics: MetricsEndpoints) -> RunningHttpPorts {
         let (phase, phases) = watch::channel(HttpPhase::Serving);
         let mut running = RunningHttpPorts { tasks: JoinSet::new(), phase };
+        let unreadable = Arc::clone(&wiring.unreadable);
         let mut spawn = |listener: TcpListener, routes| {
             running.tasks.spawn(admin::serve(
                 listener,
                 routes,
                 HttpLimits::default(),
+                Arc::clone(&unreadable),
                 phases.clone(),
             ));
         };

@@ -105,6 +105,7 @@ async fn run(
         health: health.clone(),
         telemetry: Arc::clone(&telemetry),
         connection_stats: listener.connection_stats(),
+        unreadable: listener.unreadable_callers(),
         http_memory: listener.http_memory(),
         tls_counters: tls.map(|tls| tls.counters()),
         control_plane: started.control_plane_status(),

@@ -23,6 +23,7 @@ mod request;
 mod text;
 mod time;
 mod trace;
+mod unreadable_callers;
 
 pub use admission::Admission;
 pub use bounds::{Bounds, CALL_WORK_MAX};
@@ -56,3 +57,4 @@ pub use text::{
 };
 pub use time::{Hits, Micros};
 pub use trace::{NodeCall, Trace, TraceParent, TraceRecord, TracedDecision};
+pub use unreadable_callers::{FIRST_BYTES, PortProtocol, UnreadableCallers, UnreadableKind};

@@ -40,8 +40,11 @@ use super::server_limits::{
     CALL_WINDOW_BYTES, DECIDED_CALL_BYTES, REFLECTION_CALL_BYTES, ROOM_YIELDS_MAX,
     STREAMS_ACCEPTED_MIN, ServerLimits, WAITING_CALL_BYTES,
 };
-use super::tls::Tls;
-use crate::domain::{CallerMemory, HeldMemory, Hold, LogLimiter};
+use super::tls::{Tls, classify_failure};
+use crate::domain::{
+    CallerMemory, FIRST_BYTES, HeldMemory, Hold, PortProtocol, UnreadableCallers, UnreadableKind,
+    escaped,
+};
 use crate::store::owned_tasks::box_in_place;
 
 /// Number of bytes that are read from a connection before its calls are accepted: about 250 calls.
@@ -121,7 +124,7 @@ pub(crate) struct Worker<D> {
     pub(crate) stats: Arc<ConnectionStats>,
     /// Memory held for the callers of all connections.
     pub(crate) held_memory: Arc<HeldMemory>,
-    pub(crate) handshake_log: Arc<LogLimiter>,
+    pub(crate) unreadable: Arc<UnreadableCallers>,
     /// Calls of the worker.
     pub(crate) overload: Arc<Overload>,
     pub(crate) phase: watch::Receiver<Phase>,
@@ -130,11 +133,44 @@ pub(crate) struct Worker<D> {
 /// Start of the paths of the reflection service, of either version.
 const REFLECTION_PATH_PREFIX: &str = "/grpc.reflection.";
 
+/// Address of a caller; `None` on a Unix socket.
+type Peer = Option<net::SocketAddr>;
+
+/// Value of the header `grpc-status` for an unknown method: UNIMPLEMENTED.
+const UNIMPLEMENTED_STATUS: &str = "12";
+/// Starts of the paths of version 2 of the rate limit service, and of its predecessor.
+const RLS_V2_PATHS: [&str; 2] = ["/envoy.service.ratelimit.v2.", "/pb.lyft.ratelimit."];
+
+/// Maximum length of a method in a log line, in characters: a caller may name one of 8 KiB.
+const CALLED_CHARS_MAX: usize = 64;
+
+/// Counts a caller that cannot be understood. Logs at most one line a minute for each kind. `called`
+/// is the path of the method; empty if there is none.
+fn record_unreadable(
+    unreadable: &UnreadableCallers,
+    kind: UnreadableKind,
+    peer: Peer,
+    called: &str,
+) {
+    let Some(callers) = unreadable.record(kind) else { return };
+    let (kind, meaning, advice) = kind.describe();
+    let (peer, called) = (shown(peer), called.chars().take(CALLED_CHARS_MAX).collect::<String>());
+    let called = (!called.is_empty()).then(|| escaped(&called));
+    let called = called.as_deref();
+    tracing::warn!(kind, meaning, called, peer, callers, advice, "callers cannot be understood");
+}
+
+fn shown(peer: Peer) -> String {
+    peer.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string())
+}
+
 /// State of a connection that all its calls share.
 #[derive(Debug)]
 struct CallContext<D> {
     router: Arc<Router<D>>,
     caller: Caller,
+    peer: Peer,
+    unreadable: Arc<UnreadableCallers>,
     activity: Arc<Activity>,
     stats: Arc<ConnectionStats>,
     memory: Arc<CallerMemory>,
@@ -195,7 +231,8 @@ impl<D: Decide> CallContext<D> {
     ) -> Response<AnswerBody> {
         let mut call = match request {
             RouteMatch::RateLimit(call) => call,
-            RouteMatch::Rejected(response) => {
+            RouteMatch::Rejected(kind, response) => {
+                record_unreadable(&self.unreadable, kind, self.peer, "");
                 return response.map(|body| AnswerBody::unary(body, hold));
             }
             RouteMatch::TonicService(request) => {
@@ -246,11 +283,18 @@ impl<D: Decide> CallContext<D> {
         }
         let deadline = framing::parse_grpc_timeout(request.headers());
         let timeout = deadline.unwrap_or(self.receive_timeout).min(self.receive_timeout);
-        let phase = self.phase.clone();
+        let (phase, uri) = (self.phase.clone(), request.uri().clone());
         let request = request.map(|body| Body::new(UntilDraining::new(body, phase)));
         let response = time::timeout(timeout, self.router.call_tonic_service(request)).await;
         let late = || self.reject(&Status::deadline_exceeded("no request in time"));
-        response.unwrap_or_else(|_| late()).map(|body| AnswerBody::stream(body, hold))
+        let response = response.unwrap_or_else(|_| late());
+        let status = response.headers().get("grpc-status");
+        if status.is_some_and(|status| status == UNIMPLEMENTED_STATUS) {
+            let is_v2 = RLS_V2_PATHS.iter().any(|start| uri.path().starts_with(start));
+            let kind = if is_v2 { UnreadableKind::RlsV2 } else { UnreadableKind::UnknownMethod };
+            record_unreadable(&self.unreadable, kind, self.peer, uri.path());
+        }
+        response.map(|body| AnswerBody::stream(body, hold))
     }
 
     /// Lets the calls that have to make room end, before this call holds more. Without this, the
@@ -284,17 +328,20 @@ impl<D: Decide> Worker<D> {
         match socket {
             Socket::Tcp(socket) => {
                 let Ok(socket) = TcpStream::from_std(socket) else { return };
+                let peer = socket.peer_addr().ok();
                 match &self.tls {
                     None => {
-                        self.serve_io(socket, Caller::Unrestricted, age_max, registration).await;
+                        let caller = (Caller::Unrestricted, peer);
+                        self.serve_io(socket, caller, age_max, registration).await;
                     }
-                    Some(tls) => self.serve_tls(tls, socket, age_max, registration).await,
+                    Some(tls) => self.serve_tls(tls, socket, peer, age_max, registration).await,
                 }
             }
             // No TLS on a Unix socket: its file permissions control who may connect.
             Socket::Unix(socket) => {
                 let Ok(socket) = UnixStream::from_std(socket) else { return };
-                self.serve_io(socket, Caller::Unrestricted, age_max, registration).await;
+                let caller = (Caller::Unrestricted, None);
+                self.serve_io(socket, caller, age_max, registration).await;
             }
         }
     }
@@ -303,32 +350,37 @@ impl<D: Decide> Worker<D> {
         &self,
         tls: &Tls,
         socket: TcpStream,
+        peer: Peer,
         age_max: Option<Duration>,
         registration: &mut Registration,
     ) {
-        let peer = socket.peer_addr().ok();
-        let handshake = time::timeout(self.limits.handshake_timeout, tls.accept(socket));
-        let Some(accepted) = self.run_until_closed(handshake, registration).await else { return };
-        match accepted {
-            Ok(Ok((socket, caller))) => {
-                self.serve_io(socket, caller, age_max, registration).await;
+        let mut has_begun = false;
+        let handshake = async {
+            let mut first = [0; FIRST_BYTES];
+            let length = socket.peek(&mut first).await.unwrap_or(0);
+            has_begun = length > 0;
+            match UnreadableKind::of_first_bytes(&first[..length], PortProtocol::Tls) {
+                None => tls.accept(socket).await.map_err(|e| (classify_failure(&e), e.to_string())),
+                Some(kind) => Err((kind, String::new())),
             }
-            Ok(Err(error)) => self.record_handshake_failure(peer, &error),
-            Err(_) => self.record_handshake_failure(peer, &"it was not complete in time"),
-        }
-    }
-
-    fn record_handshake_failure(
-        &self,
-        peer: Option<net::SocketAddr>,
-        reason: &dyn std::fmt::Display,
-    ) {
+        };
+        let handshake = time::timeout(self.limits.handshake_timeout, handshake);
+        let Some(accepted) = self.run_until_closed(handshake, registration).await else { return };
+        let late = |_| Err((UnreadableKind::Handshake, "it was not complete in time".to_owned()));
+        let (kind, reason) = match accepted.unwrap_or_else(late) {
+            Ok((socket, caller)) => {
+                return self.serve_io(socket, (caller, peer), age_max, registration).await;
+            }
+            Err(failure) => failure,
+        };
         self.stats.handshakes_failed.fetch_add(1, Ordering::Relaxed);
-        // A port scan, or a single misconfigured client, would otherwise fill the log.
-        if let Some(suppressed) = self.handshake_log.admit("TLS handshake failed", &"") {
-            let peer = peer.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string());
-            let failures = suppressed.map_or(1, |suppressed| suppressed.get() + 1);
-            tracing::warn!(peer, %reason, failures, "TLS handshake failed");
+        // A probe that only connects is not warned of.
+        if !has_begun {
+        } else if reason.is_empty() {
+            record_unreadable(&self.unreadable, kind, peer, "");
+        } else if let Some(failures) = self.unreadable.record(kind) {
+            let ((kind, _, advice), peer) = (kind.describe(), shown(peer));
+            tracing::warn!(kind, peer, reason, advice, failures, "TLS handshake failed");
         }
     }
 
@@ -349,7 +401,7 @@ impl<D: Decide> Worker<D> {
     async fn serve_io<I>(
         &self,
         io: I,
-        caller: Caller,
+        caller: (Caller, Peer),
         age_max: Option<Duration>,
         registration: &mut Registration,
     ) where
@@ -361,8 +413,11 @@ impl<D: Decide> Worker<D> {
         let Some(read) = self.run_until_closed(preface, registration).await else { return };
         match read {
             Ok(Ok(io)) => self.serve_http2(io, caller, age_max, registration).await,
-            Ok(Err(_)) | Err(_) => {
+            unread => {
                 self.stats.prefaces_failed.fetch_add(1, Ordering::Relaxed);
+                if let Ok(Err(Some(kind))) = unread {
+                    record_unreadable(&self.unreadable, kind, caller.1, "");
+                }
             }
         }
     }
@@ -370,7 +425,7 @@ impl<D: Decide> Worker<D> {
     async fn serve_http2<I>(
         &self,
         io: PrefaceStream<I>,
-        caller: Caller,
+        (caller, peer): (Caller, Peer),
         age_max: Option<Duration>,
         registration: &mut Registration,
     ) where
@@ -380,6 +435,8 @@ impl<D: Decide> Worker<D> {
         let context = Arc::new(CallContext {
             router: Arc::clone(&self.router),
             caller,
+            peer,
+            unreadable: Arc::clone(&self.unreadable),
             activity: Arc::clone(&registration.activity),
             stats: Arc::clone(&self.stats),
             memory: Arc::clone(&memory),

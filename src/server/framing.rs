@@ -27,6 +27,7 @@ use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder
 use tonic::server::{Grpc, UnaryService};
 use tonic::{Code, Status};
 
+use crate::domain::UnreadableKind;
 use crate::wire::decode::DecodeError;
 
 /// Initial size of the buffer that requests are decoded from, in bytes. A message with four
@@ -48,10 +49,10 @@ pub(super) const GRPC_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("appl
 /// not validated on every call.
 static GRPC_TIMEOUT_HEADER: HeaderName = HeaderName::from_static("grpc-timeout");
 
-/// Returns the HTTP error for a request that is not a gRPC call, or `None` for a gRPC call. The
-/// status is 405 if the method is not POST, and 415 if the content type is not `application/grpc`.
+/// Returns what a request is that is not a gRPC call, and the HTTP error for it; `None` for a gRPC
+/// call. The status is 405 if the method is not POST, and 415 if the content type is not `application/grpc`.
 /// A suffix such as `+proto` and parameters after `;` are accepted.
-pub(crate) fn reject_as_http<B>(request: &Request<B>) -> Option<Response<Body>> {
+pub(crate) fn reject_as_http<B>(request: &Request<B>) -> Option<(UnreadableKind, Response<Body>)> {
     let status = if request.method() != Method::POST {
         StatusCode::METHOD_NOT_ALLOWED
     } else if !is_grpc(request.headers()) {
@@ -61,7 +62,12 @@ pub(crate) fn reject_as_http<B>(request: &Request<B>) -> Option<Response<Body>> 
     };
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
-    Some(response)
+    let content_type = request.headers().get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
+    let kind = match content_type.starts_with(b"application/grpc-web") {
+        true => UnreadableKind::GrpcWeb,
+        false => UnreadableKind::NotGrpc,
+    };
+    Some((kind, response))
 }
 
 fn is_grpc(headers: &HeaderMap) -> bool {
@@ -275,7 +281,7 @@ mod tests {
                 .header(CONTENT_TYPE, content_type)
                 .body(())
                 .unwrap();
-            reject_as_http(&request).map(|response| response.status().as_u16())
+            reject_as_http(&request).map(|(_, response)| response.status().as_u16())
         };
         assert_eq!(status(Method::POST, "application/grpc"), None);
         assert_eq!(status(Method::POST, "application/grpc+proto"), None);

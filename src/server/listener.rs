@@ -30,7 +30,7 @@ use super::server_limits::ServerLimits;
 use super::tls::Tls;
 use super::workers::{IdleWorkers, Workers};
 use crate::clock::Clock;
-use crate::domain::{CallerMemory, HeldMemory, LogLimiter};
+use crate::domain::{CallerMemory, HeldMemory, LogLimiter, UnreadableCallers};
 use crate::wire::WireError;
 
 /// Pause after a first failed accept. The pause doubles with each consecutive failure, up to
@@ -107,6 +107,7 @@ pub struct Listener {
     bound_sockets: Vec<BoundSocket>,
     workers: IdleWorkers,
     stats: Arc<ConnectionStats>,
+    unreadable: Arc<UnreadableCallers>,
     held_memory: Arc<HeldMemory>,
 }
 
@@ -132,7 +133,9 @@ impl Listener {
         let limits = &settings.limits;
         let held_memory =
             HeldMemory::new(limits.held_bytes_max, limits.held_bytes_per_connection_max);
-        Ok(Listener { settings, bound_sockets: bound, workers, stats: Arc::default(), held_memory })
+        let log = LogLimiter::new(1, || Clock::System.monotonic_now());
+        let (stats, unreadable) = (Arc::default(), Arc::new(UnreadableCallers::new(log)));
+        Ok(Listener { settings, bound_sockets: bound, workers, stats, unreadable, held_memory })
     }
 
     /// Returns the runtimes of the worker threads. A task that calls depend on, such as a Redis
@@ -157,6 +160,11 @@ impl Listener {
         Arc::clone(&self.stats)
     }
 
+    /// Returns the counts of callers that cannot be understood, for all ports.
+    pub fn unreadable_callers(&self) -> Arc<UnreadableCallers> {
+        Arc::clone(&self.unreadable)
+    }
+
     /// Returns the memory held for the callers of the HTTP port, which count as one caller.
     pub fn http_memory(&self) -> Arc<CallerMemory> {
         self.held_memory.add_caller()
@@ -174,16 +182,16 @@ impl Listener {
         router: Router<D>,
         shutdown: impl Future<Output = Drain>,
     ) -> Result<DrainingListener, WireError> {
-        let Listener { settings, bound_sockets: bound, workers, stats, held_memory } = self;
+        let Listener { settings, bound_sockets: bound, workers, stats, unreadable, held_memory } =
+            self;
         let (phase, of_workers) = watch::channel(Phase::Serving);
-        let handshake_log = Arc::new(LogLimiter::new(1, || Clock::System.monotonic_now()));
         let workers = workers.serve(|| Worker {
             router: Arc::new(router.clone()),
             limits: settings.limits.clone(),
             tls: settings.tls.clone(),
             stats: Arc::clone(&stats),
             held_memory: Arc::clone(&held_memory),
-            handshake_log: Arc::clone(&handshake_log),
+            unreadable: Arc::clone(&unreadable),
             overload: Arc::new(Overload::new(Clock::System.monotonic_now())),
             phase: of_workers.clone(),
         });

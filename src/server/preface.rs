@@ -23,10 +23,11 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
 use super::filtered_reads::FilteredReads;
+use crate::domain::{FIRST_BYTES, PortProtocol, UnreadableKind};
 
 /// Client's connection preface, the first bytes that every HTTP/2 client sends (RFC 9113, section
 /// 3.4).
-const PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const PREFACE: [u8; FIRST_BYTES] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Length of an HTTP/2 frame header (RFC 9113, section 4.1).
 const FRAME_HEADER_BYTES: usize = 9;
@@ -59,23 +60,23 @@ pub(crate) struct PrefaceStream<I> {
 ///
 /// # Errors
 ///
-/// Returns `InvalidData` if the client sends anything other than the preface, such as an HTTP/1.1
-/// request, and `UnexpectedEof` if the stream ends first.
+/// Returns what the client sent if it is not the preface, such as an HTTP/1.1 request, and `None` if
+/// the stream ends or breaks first.
 pub(crate) async fn read<I: AsyncRead + Unpin>(
     mut io: I,
     streams_advertised: u32,
     reads: FilteredReads,
-) -> io::Result<PrefaceStream<I>> {
+) -> Result<PrefaceStream<I>, Option<UnreadableKind>> {
     let mut bytes = [0; PREFACE.len()];
     let mut length = 0;
     while length < PREFACE.len() {
-        let more = io.read(&mut bytes[length..]).await?;
+        let more = io.read(&mut bytes[length..]).await.unwrap_or(0);
         if more == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+            return Err(None);
         }
         length += more;
         if bytes[..length] != PREFACE[..length] {
-            return Err(io::ErrorKind::InvalidData.into());
+            return Err(UnreadableKind::of_first_bytes(&bytes[..length], PortProtocol::Http2));
         }
     }
     let streams_advertised = Some(streams_advertised);
@@ -256,12 +257,11 @@ mod tests {
 
     #[tokio::test]
     async fn other_bytes_fail_at_the_first_mismatch() {
-        let kind = |bytes: &'static [u8]| async move {
-            read(bytes, 250, reads()).await.unwrap_err().kind()
-        };
-        assert_eq!(kind(b"GET / HTTP/1.1\r\n").await, io::ErrorKind::InvalidData);
-        assert_eq!(kind(b"PRI * HTTP/1").await, io::ErrorKind::InvalidData);
-        assert_eq!(kind(b"PRI * HTTP/2.0\r\n").await, io::ErrorKind::UnexpectedEof);
-        assert_eq!(kind(b"").await, io::ErrorKind::UnexpectedEof);
+        let kind =
+            |bytes: &'static [u8]| async move { read(bytes, 250, reads()).await.unwrap_err() };
+        assert_eq!(kind(b"GET / HTTP/1.1\r\n").await, Some(UnreadableKind::Http1));
+        assert_eq!(kind(b"PRI * HTTP/1").await, Some(UnreadableKind::Http1));
+        assert_eq!(kind(b"PRI * HTTP/2.0\r\n").await, None);
+        assert_eq!(kind(b"").await, None);
     }
 }

@@ -21,7 +21,7 @@ use super::receive;
 use super::receive::{ArrivedBody, ReceivedBody};
 use super::rls_service::{Decide, RlsService, SHOULD_RATE_LIMIT_PATH};
 use crate::clock::Clock;
-use crate::domain::{Hold, InvalidReason, Trace};
+use crate::domain::{Hold, InvalidReason, Trace, UnreadableKind};
 use crate::wire::messages::FILE_DESCRIPTOR_SET;
 
 /// Maximum size of a request to the health or the reflection service, in bytes. With tonic's
@@ -32,8 +32,8 @@ const SERVICE_MESSAGE_BYTES_MAX: usize = 4 * 1024;
 /// Service to which a request is routed, with the parts of the request that the service needs.
 #[derive(Debug)]
 pub(crate) enum RouteMatch {
-    /// Error response to a request that is not a gRPC call.
-    Rejected(Box<Response<Body>>),
+    /// Error response to a request that is not a gRPC call, and what it is.
+    Rejected(UnreadableKind, Box<Response<Body>>),
     /// Call to the health or the reflection service, or to an unknown method.
     TonicService(Box<Request<Incoming>>),
     /// Call to the rate limit service or to `tidegate.v1.Limits`.
@@ -121,8 +121,8 @@ impl<D: Decide> Router<D> {
 
     /// Selects the service for a request by its path. Rejects a request that is not a gRPC call.
     pub(crate) fn dispatch(&self, request: Request<Incoming>) -> RouteMatch {
-        if let Some(rejection) = framing::reject_as_http(&request) {
-            return RouteMatch::Rejected(Box::new(rejection));
+        if let Some((kind, rejection)) = framing::reject_as_http(&request) {
+            return RouteMatch::Rejected(kind, Box::new(rejection));
         }
         let path = request.uri().path();
         if path == SHOULD_RATE_LIMIT_PATH {

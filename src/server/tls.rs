@@ -23,7 +23,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::authz;
 use super::authz::{Caller, CertificateRole, Grant, TlsCounters};
-use crate::domain::Micros;
+use crate::domain::{Micros, UnreadableKind};
 use crate::tls::{TlsError, parse_certificates, parse_identity};
 
 /// Input for the TLS configuration of the gRPC port: the server's certificate and private key, and
@@ -74,6 +74,27 @@ struct ActiveConfig {
     leaf: CertificateDer<'static>,
     /// Time at which the server certificate expires, in seconds since the Unix epoch.
     expires_secs: u64,
+}
+
+/// Returns what is wrong with a caller whose handshake failed.
+pub(crate) fn classify_failure(error: &io::Error) -> UnreadableKind {
+    use rustls::{AlertDescription as Alert, Error};
+    match error.get_ref().and_then(|cause| cause.downcast_ref()) {
+        Some(Error::NoCertificatesPresented | Error::InvalidCertificate(_)) => {
+            UnreadableKind::ClientCertificate
+        }
+        Some(Error::NoApplicationProtocol) => UnreadableKind::NoHttp2InTls,
+        Some(Error::AlertReceived(
+            Alert::UnknownCA
+            | Alert::BadCertificate
+            | Alert::CertificateUnknown
+            // From rustls, if another authority has the same name: the signature does not verify.
+            | Alert::DecryptError
+            | Alert::CertificateExpired
+            | Alert::UnsupportedCertificate,
+        )) => UnreadableKind::ServerCertificate,
+        _ => UnreadableKind::Handshake,
+    }
 }
 
 impl Tls {

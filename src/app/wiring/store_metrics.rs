@@ -9,11 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::redis_metrics;
 use super::store_setup::ServiceDecider;
 use crate::clock::Clock;
+use crate::domain::{UnreadableCallers, UnreadableKind};
 use crate::limiter::redis_stack::RedisStack;
 use crate::resilience::outage::FallbackReason;
 use crate::server::{BatchDecisions, ConnectionStats, RlsService, TlsCounters};
 use crate::store::{Store as _, memory};
-use crate::telemetry::{Metric, MetricSource, counter, emit_table, gauge, metrics};
+use crate::telemetry::{
+    Metric, MetricFamily, MetricSource, MetricValue, counter, emit_table, gauge, metrics,
+};
 
 fn load(atomic: &AtomicU64) -> u64 {
     atomic.load(Ordering::Relaxed)
@@ -95,6 +98,24 @@ metrics! { DEGRADED: RedisStack,
     counter "degraded_unavailable_calls" "Calls answered with UNAVAILABLE, because a rule says so", |stack| load(&stack.stats().unavailable);
     counter "degraded_refunded" "Charges refunded because the call was rejected without Redis", |stack| load(&stack.stats().refunded);
     counter "degraded_refunds_lost" "Charges that could not be refunded", |stack| load(&stack.stats().refunds_lost);
+}
+
+const UNREADABLE_CALLERS: MetricFamily = counter(
+    "unreadable_callers",
+    "Connections and calls that Tidegate does not understand, by what they are",
+)
+.with_labels(&["kind"]);
+
+/// Returns the source of the counts of callers that cannot be understood.
+pub(crate) fn unreadable_source(callers: &Arc<UnreadableCallers>) -> MetricSource {
+    let callers = Arc::clone(callers);
+    Box::new(move |sink| {
+        sink.write_family(&UNREADABLE_CALLERS, &mut |emit| {
+            UnreadableKind::ALL.iter().try_for_each(|kind| {
+                emit(&[("kind", kind.describe().0)], MetricValue::Number(callers.count(*kind)))
+            })
+        })
+    })
 }
 
 /// Returns a source that emits a table of metrics. `get_stats` returns the statistics that contain

@@ -10,6 +10,7 @@ use super::server_config::response_config;
 use super::{control_plane_metrics, process_metrics, store_metrics};
 use crate::clock::Clock;
 use crate::decide::{Decider, GlobalModes};
+use crate::domain::{LogLimiter, UnreadableCallers};
 use crate::limiter::any_store::AnyStore;
 use crate::policy::{Policy, Secret};
 use crate::server::RlsService;
@@ -50,6 +51,8 @@ fn all_families() -> [Vec<MetricFamily>; 2] {
     let rate_limit = Arc::new(RlsService::new(Arc::clone(&decider), Clock::System, responses));
     let mut sources =
         store_metrics::sources(&decider, &Arc::default(), &rate_limit, Some(&Arc::default()));
+    let unreadable = UnreadableCallers::new(LogLimiter::unlimited());
+    sources.push(store_metrics::unreadable_source(&Arc::new(unreadable)));
     sources.push(control_plane_metrics::source(&Arc::default()));
     let stats = OtlpStats::default();
     sources.push(export_metrics(vec![stats.metrics, stats.traces]));

@@ -14,3 +14,4 @@ mod secret_leaks;
 pub(crate) mod target;
 pub(crate) mod tls_callers;
 mod unread_answers;
+mod unreadable_callers;
