@@ -158,11 +158,11 @@ fn rate_limit_service(
     settings: &Settings,
     response_config: ResponseConfig,
 ) -> Arc<RlsService<ServiceDecider>> {
-    let service = RlsService::new(Arc::clone(decider), Clock::System, response_config)
-        .with_bounds(server_config::bounds(settings))
-        .with_limits_service(settings.batches)
-        .with_counter_access(server_config::counter_access(settings))
-        .with_open_permissions(server_config::open_permissions(settings));
+    let mut service = RlsService::new(Arc::clone(decider), Clock::System, response_config);
+    service.bounds = server_config::bounds(settings);
+    service.has_limits_service = settings.batches;
+    service.counter_access = server_config::counter_access(settings);
+    service.open_permissions = server_config::open_permissions(settings);
     Arc::new(service)
 }
 

@@ -146,13 +146,13 @@ pub struct RlsService<D> {
     pub(super) clock: Clock,
     pub(super) response_config: ResponseConfig,
     /// Bounds on the size of a request.
-    pub(super) bounds: Bounds,
+    pub(crate) bounds: Bounds,
     /// Access that callers have to the methods of `tidegate.v1.Limits` other than `Check`.
-    pub(super) counter_access: CounterAccess,
-    /// Permissions of callers without grants.
-    open_permissions: Permissions,
+    pub(crate) counter_access: CounterAccess,
+    /// Permissions of callers without grants; by default all.
+    pub(crate) open_permissions: Permissions,
     /// Whether callers may use `tidegate.v1.Limits`.
-    has_limits_service: bool,
+    pub(crate) has_limits_service: bool,
     pub(super) batch_decisions: BatchDecisions,
     /// Randomly keyed hasher for the jitter of `Retry-After`, so that callers cannot predict the
     /// jitter.
@@ -173,34 +173,6 @@ impl<D: Decide> RlsService<D> {
             batch_decisions: BatchDecisions::default(),
             random_state: RandomState::new(),
         }
-    }
-
-    /// Sets the bounds on the size of a request.
-    #[must_use]
-    pub fn with_bounds(self, bounds: Bounds) -> Self {
-        RlsService { bounds, ..self }
-    }
-
-    /// Sets the access that callers have to the methods of `tidegate.v1.Limits` other than `Check`.
-    #[must_use]
-    pub fn with_counter_access(self, counter_access: CounterAccess) -> Self {
-        RlsService { counter_access, ..self }
-    }
-
-    /// Sets the permissions of callers without grants. By default, they have every permission.
-    #[must_use]
-    pub fn with_open_permissions(self, open_permissions: Permissions) -> Self {
-        RlsService { open_permissions, ..self }
-    }
-
-    /// Sets whether callers may use `tidegate.v1.Limits`.
-    #[must_use]
-    pub fn with_limits_service(self, has_limits_service: bool) -> Self {
-        RlsService { has_limits_service, ..self }
-    }
-
-    pub(crate) fn has_limits_service(&self) -> bool {
-        self.has_limits_service
     }
 
     /// Returns the number of decisions of batches in flight.
@@ -421,7 +393,7 @@ impl<D: Decide> RlsService<D> {
     /// Returns a pseudo-random number for the jitter of `Retry-After`, or 0 if no jitter is
     /// configured.
     pub(super) fn random(&self, encoded: &[u8], now: Micros) -> u64 {
-        if self.response_config.retry_jitter_percent == 0 {
+        if self.response_config.settings.retry_jitter_percent == 0 {
             0
         } else {
             self.random_state.hash_one((encoded, now.0))

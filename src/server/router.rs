@@ -133,7 +133,7 @@ impl<D: Decide> Router<D> {
                 body: request.into_body(),
             });
         }
-        match LimitsMethod::from_path(path).filter(|_| self.rls_service.has_limits_service()) {
+        match LimitsMethod::from_path(path).filter(|_| self.rls_service.has_limits_service) {
             Some(method) => RouteMatch::RateLimit(RateLimitCall {
                 method: UnaryMethod::Limits(method),
                 deadline: framing::parse_grpc_timeout(request.headers()),

@@ -83,7 +83,7 @@ impl ResponseInput<'_, '_> {
         }
         let fits = &parts.request_metadata_fits;
         let request_metadata =
-            self.response_config.request_metadata && fits.load(Ordering::Relaxed);
+            self.response_config.settings.request_metadata && fits.load(Ordering::Relaxed);
         if self.append_trailing_fields(request_metadata, parts, out) {
             return;
         }

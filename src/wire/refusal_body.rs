@@ -40,10 +40,12 @@ pub(super) fn build(
     let own = rule.and_then(|rule| rule.body.as_deref());
     let (content_type, text) = match own {
         Some(body) => (&*body.content_type, &*body.text),
-        None if response_config.body && is_denied_without_check(limited_by, source, rule) => {
+        None if response_config.settings.body
+            && is_denied_without_check(limited_by, source, rule) =>
+        {
             (DEFAULT_CONTENT_TYPE, UNAVAILABLE_TEXT)
         }
-        None if response_config.body => (DEFAULT_CONTENT_TYPE, DEFAULT_TEXT),
+        None if response_config.settings.body => (DEFAULT_CONTENT_TYPE, DEFAULT_TEXT),
         None => return None,
     };
     let body = [limit_name(limited_by), ""]

@@ -7,7 +7,7 @@
 
 use http::HeaderName;
 
-use super::error::{HeaderNameError, WireError};
+use super::error::WireError;
 
 /// Settings of rate limit responses. By default, a response contains the overall code and one
 /// status per descriptor. An OVER_LIMIT response also contains dynamic metadata and, if the policy
@@ -25,7 +25,7 @@ pub struct ResponseSettings {
     /// Format of the `Retry-After` header; `None` sends no such header. The header is sent only on
     /// rejections for which waiting helps.
     pub retry_after: Option<RetryAfterFormat>,
-    /// Maximum jitter added to `Retry-After`, in percent of the wait, 0 to 100. It spreads the
+    /// Maximum jitter added to `Retry-After`, in percent of the wait. It spreads the
     /// retries of callers that were rejected at the same time.
     pub retry_jitter_percent: u8,
     /// Name of the header that names the limit that rejected the request; `None` sends no such
@@ -85,12 +85,7 @@ pub enum RetryAfterFormat {
 pub struct ResponseConfig {
     /// Header names of the configured sets of limit headers, at most two sets.
     pub(crate) header_sets: Vec<LimitHeaderNames>,
-    pub(crate) reset: ResetFormat,
-    pub(crate) retry_after: Option<RetryAfterFormat>,
-    pub(crate) retry_jitter_percent: u8,
-    pub(crate) limited_by: Option<String>,
-    pub(crate) body: bool,
-    pub(crate) request_metadata: bool,
+    pub(crate) settings: ResponseSettings,
 }
 
 /// Name of the reset header in the IETF draft for rate limit headers.
@@ -98,6 +93,13 @@ pub(crate) const STANDARD_RESET_HEADER: &str = "RateLimit-Reset";
 
 /// Name of the header for the time until a retry can succeed.
 pub(crate) const RETRY_AFTER_HEADER: &str = "Retry-After";
+
+// Reasons why a header name is not allowed.
+const MALFORMED: &str = "it is not a header name";
+const PSEUDO_HEADER: &str = "pseudo-headers belong to the protocol";
+const HOP_BY_HOP: &str = "it is a hop-by-hop header";
+const RESERVED: &str = "it describes or addresses the message";
+const DUPLICATE: &str = "another setting already sends it";
 
 /// Hop-by-hop headers according to RFC 9110, section 7.6.1, and older specifications.
 const HOP_BY_HOP_HEADERS: [&str; 9] = [
@@ -122,7 +124,7 @@ impl ResponseConfig {
     /// # Errors
     ///
     /// Returns [`WireError::HeaderName`] for a header name that is not allowed or is configured
-    /// twice, and [`WireError::RetryJitter`] for a jitter above 100 %.
+    /// twice.
     ///
     /// ```
     /// use tidegate::wire::{ResponseConfig, ResponseSettings};
@@ -134,51 +136,36 @@ impl ResponseConfig {
     /// assert!(ResponseConfig::new(with_header(":status")).is_err());
     /// ```
     pub fn new(settings: ResponseSettings) -> Result<Self, WireError> {
-        if settings.retry_jitter_percent > 100 {
-            return Err(WireError::RetryJitter { percent: settings.retry_jitter_percent });
-        }
         let x_set = settings.x_rate_limit.then(|| LimitHeaderNames {
             limit: "X-RateLimit-Limit".to_owned(),
             remaining: "X-RateLimit-Remaining".to_owned(),
             reset: "X-RateLimit-Reset".to_owned(),
         });
-        let header_sets: Vec<_> = settings.rate_limit.into_iter().chain(x_set).collect();
+        let header_sets: Vec<_> = settings.rate_limit.clone().into_iter().chain(x_set).collect();
         let names = header_sets.iter().flat_map(|set| [&set.limit, &set.remaining, &set.reset]);
         let mut used = vec![HeaderName::from_static("retry-after")];
         for name in names.chain(&settings.limited_by) {
             let checked = parse_header_name(name)
-                .and_then(|name| {
-                    if used.contains(&name) { Err(HeaderNameError::Duplicate) } else { Ok(name) }
-                })
+                .and_then(|name| if used.contains(&name) { Err(DUPLICATE) } else { Ok(name) })
                 .map_err(|why| WireError::HeaderName { name: name.clone(), why })?;
             used.push(checked);
         }
-        Ok(ResponseConfig {
-            header_sets,
-            reset: settings.reset,
-            retry_after: settings.retry_after,
-            retry_jitter_percent: settings.retry_jitter_percent,
-            limited_by: settings.limited_by,
-            body: settings.body,
-            request_metadata: settings.request_metadata,
-        })
+        Ok(ResponseConfig { header_sets, settings })
     }
 }
 
 /// Parses a header name. Returns an error for a malformed name, and for a name that is reserved
 /// for Envoy or HTTP itself.
-fn parse_header_name(name: &str) -> Result<HeaderName, HeaderNameError> {
+fn parse_header_name(name: &str) -> Result<HeaderName, &'static str> {
     if name.starts_with(':') {
-        return Err(HeaderNameError::PseudoHeader);
+        return Err(PSEUDO_HEADER);
     }
-    let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| HeaderNameError::Malformed)?;
-    if HOP_BY_HOP_HEADERS.contains(&name.as_str()) {
-        return Err(HeaderNameError::HopByHop);
+    let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| MALFORMED)?;
+    match name.as_str() {
+        reserved if HOP_BY_HOP_HEADERS.contains(&reserved) => Err(HOP_BY_HOP),
+        reserved if RESERVED_HEADERS.contains(&reserved) => Err(RESERVED),
+        _ => Ok(name),
     }
-    if RESERVED_HEADERS.contains(&name.as_str()) {
-        return Err(HeaderNameError::Reserved);
-    }
-    Ok(name)
 }
 
 #[cfg(test)]
@@ -190,7 +177,7 @@ mod tests {
         ResponseConfig::new(ResponseSettings { limited_by, ..ResponseSettings::default() })
     }
 
-    fn name_error(name: &str) -> HeaderNameError {
+    fn name_error(name: &str) -> &'static str {
         match config_with_header(name) {
             Err(WireError::HeaderName { why, .. }) => why,
             other => panic!("{name:?}: {other:?}"),
@@ -200,23 +187,23 @@ mod tests {
     #[test]
     fn a_header_that_could_split_or_reframe_a_response_is_an_error() {
         for name in ["", "a b", "a\r\nset-cookie: x", "a\0", "ü", "a:b"] {
-            assert_eq!(name_error(name), HeaderNameError::Malformed, "{name:?}");
+            assert_eq!(name_error(name), MALFORMED, "{name:?}");
         }
         for name in [":status", ":path", ":"] {
-            assert_eq!(name_error(name), HeaderNameError::PseudoHeader, "{name:?}");
+            assert_eq!(name_error(name), PSEUDO_HEADER, "{name:?}");
         }
         for name in ["Connection", "TE", "transfer-encoding", "Upgrade", "Keep-Alive"] {
-            assert_eq!(name_error(name), HeaderNameError::HopByHop, "{name:?}");
+            assert_eq!(name_error(name), HOP_BY_HOP, "{name:?}");
         }
         for name in ["Content-Length", "content-type", "Host", "Content-Encoding"] {
-            assert_eq!(name_error(name), HeaderNameError::Reserved, "{name:?}");
+            assert_eq!(name_error(name), RESERVED, "{name:?}");
         }
         assert!(config_with_header("X-Limited-By").is_ok());
     }
 
     #[test]
     fn no_header_is_configured_twice() {
-        assert_eq!(name_error("retry-after"), HeaderNameError::Duplicate);
+        assert_eq!(name_error("retry-after"), DUPLICATE);
         let twice = ResponseSettings {
             x_rate_limit: true,
             rate_limit: Some(LimitHeaderNames {
@@ -227,7 +214,7 @@ mod tests {
         };
         assert!(matches!(
             ResponseConfig::new(twice),
-            Err(WireError::HeaderName { why: HeaderNameError::Duplicate, .. })
+            Err(WireError::HeaderName { why: DUPLICATE, .. })
         ));
         let both = ResponseSettings {
             x_rate_limit: true,
@@ -235,18 +222,5 @@ mod tests {
             ..ResponseSettings::default()
         };
         assert_eq!(ResponseConfig::new(both).unwrap().header_sets.len(), 2);
-    }
-
-    #[test]
-    fn retry_jitter_above_100_percent_is_an_error() {
-        let spread = |retry_jitter_percent| ResponseSettings {
-            retry_jitter_percent,
-            ..ResponseSettings::default()
-        };
-        assert!(ResponseConfig::new(spread(100)).is_ok());
-        assert!(matches!(
-            ResponseConfig::new(spread(101)),
-            Err(WireError::RetryJitter { percent: 101 })
-        ));
     }
 }

@@ -36,7 +36,8 @@ impl RetryWait {
         random: u64,
     ) -> Option<RetryWait> {
         let wait = limited_by?.retry_after?;
-        let most = u128::from(wait.0) * u128::from(response_config.retry_jitter_percent) / 100;
+        let most =
+            u128::from(wait.0) * u128::from(response_config.settings.retry_jitter_percent) / 100;
         let extra = (most * u128::from(random)) >> 64;
         let wait = wait.saturating_add(Micros(u64::try_from(extra).unwrap_or(u64::MAX)));
         Some(RetryWait { seconds: wait.ceil_secs().max(1), retry_at: now.saturating_add(wait) })
@@ -59,12 +60,14 @@ pub(super) fn append_headers(
     if decision.code == Code::Ok {
         return;
     }
-    if let (Some(format), Some(wait)) = (response_config.retry_after, wait)
+    if let (Some(format), Some(wait)) = (response_config.settings.retry_after, wait)
         && let Some(value) = format_retry_after(format, wait)
     {
         headers.push(build_header(RETRY_AFTER_HEADER, value));
     }
-    if let (Some(name), Some(limited_by)) = (&response_config.limited_by, &decision.limited_by) {
+    if let (Some(name), Some(limited_by)) =
+        (&response_config.settings.limited_by, &decision.limited_by)
+    {
         headers.push(build_header(name, percent_encode(limit_name(limited_by))));
     }
 }
@@ -100,7 +103,7 @@ fn append_limit_headers(
         headers.push(build_header(&names.limit, limit.to_string()));
         headers.push(build_header(&names.remaining, status.remaining.to_string()));
         if let Some(reset) = status.reset {
-            let reset = match response_config.reset {
+            let reset = match response_config.settings.reset {
                 ResetFormat::UnixTime
                     if !names.reset.eq_ignore_ascii_case(STANDARD_RESET_HEADER) =>
                 {

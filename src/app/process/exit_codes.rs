@@ -81,9 +81,7 @@ impl Failure {
             }
             Failure::Wire(error) => match error {
                 WireError::Bind { .. } | WireError::Thread { .. } => Failure::UNAVAILABLE,
-                WireError::HeaderName { .. }
-                | WireError::RetryJitter { .. }
-                | WireError::Tls(_) => Failure::USAGE,
+                WireError::HeaderName { .. } | WireError::Tls(_) => Failure::USAGE,
             },
             Failure::Bug(_) => Failure::BUG,
         }

@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn formats_of_times_in_headers_are_those_of_the_settings() {
         let formats = |flags: &[(&str, &str)]| {
-            let config = response_config(&settings(flags)).unwrap();
+            let config = response_config(&settings(flags)).unwrap().settings;
             (config.reset, config.retry_after, config.retry_jitter_percent)
         };
         let default = (ResetFormat::Seconds, Some(RetryAfterFormat::Seconds), 0);
