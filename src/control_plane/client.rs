@@ -378,11 +378,20 @@ impl<R: PolicyReceiver> Session<R> {
         status.update(|state| state.error = Some(error.clone()));
         if self.last_logged_error.as_ref() != Some(&error) && self.may_log() {
             let ConnectionConfig { host, port, .. } = &self.client.connection;
-            tracing::warn!(
-                server = format!("{host}:{port}"),
-                error,
-                "control plane not reached, the last good policy stays in force"
-            );
+            let server = format!("{host}:{port}");
+            if self.is_active {
+                tracing::warn!(
+                    server,
+                    error,
+                    "control plane not reached, the last good policy stays in force"
+                );
+            } else {
+                tracing::warn!(
+                    server,
+                    error,
+                    "control plane not reached, no policy has arrived yet"
+                );
+            }
             self.last_logged_error = Some(error);
         }
     }
@@ -399,12 +408,22 @@ impl<R: PolicyReceiver> Session<R> {
     /// many were omitted.
     fn log_rejections(&mut self, rejections: &[Rejection]) {
         for Rejection { resource, path, reason } in rejections.iter().take(LOGGED_REJECTIONS_MAX) {
-            if self.may_log() {
+            if !self.may_log() {
+                continue;
+            }
+            if self.last_good.has_version_of(resource) {
                 tracing::error!(
                     resource,
                     path,
                     reason,
                     "resource of the control plane rejected, its last good version stays in force"
+                );
+            } else {
+                tracing::error!(
+                    resource,
+                    path,
+                    reason,
+                    "resource of the control plane rejected, it has no earlier version"
                 );
             }
         }

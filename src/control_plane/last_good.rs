@@ -149,6 +149,14 @@ impl LastGood {
         self.accepted.values().map(|domain| Arc::clone(&domain.spec)).collect()
     }
 
+    /// Returns whether a version of this resource is active. An empty name stands for the whole
+    /// response.
+    pub(super) fn has_version_of(&self, resource: &str) -> bool {
+        let mut domains = self.accepted.values();
+        domains
+            .any(|domain| resource.is_empty() || domain.resources.iter().any(|it| it == resource))
+    }
+
     /// Returns a hash of the active resources. Replicas with the same policy have the same hash.
     pub fn fingerprint(&self) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
