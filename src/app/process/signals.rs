@@ -1,19 +1,32 @@
 //! Signal handling: SIGTERM and SIGINT stop the service, SIGHUP reloads the policy and the
-//! certificates.
+//! certificates, and signals that mean something to other servers only are logged.
 
+use std::future::poll_fn;
 use std::process;
+use std::task::Poll;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::exit_codes::Failure;
 use crate::server::Drain;
 
-/// Installed signal handlers. They replace the default action of SIGTERM, SIGINT and SIGHUP, which
-/// is to terminate the process.
+/// Signals without a meaning here. Other servers reopen logs or dump their state on some of them, so
+/// operators send them, and the default action would terminate the process. SIGQUIT keeps its
+/// default action, because it asks for a core dump.
+const UNUSED: [(SignalKind, &str); 4] = [
+    (SignalKind::user_defined1(), "SIGUSR1"),
+    (SignalKind::user_defined2(), "SIGUSR2"),
+    (SignalKind::alarm(), "SIGALRM"),
+    (SignalKind::io(), "SIGIO"),
+];
+
+/// Installed signal handlers. They replace the default action of SIGTERM, SIGINT, SIGHUP and of the
+/// unused signals, which is to terminate the process.
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
+    unused: Vec<(Signal, &'static str)>,
 }
 
 impl Signals {
@@ -28,18 +41,26 @@ impl Signals {
             terminate: handle(SignalKind::terminate())?,
             interrupt: handle(SignalKind::interrupt())?,
             hang_up: handle(SignalKind::hangup())?,
+            unused: UNUSED
+                .into_iter()
+                .map(|(kind, name)| Ok((handle(kind)?, name)))
+                .collect::<Result<_, Failure>>()?,
         })
     }
 
     /// Waits for SIGTERM or SIGINT, and returns whether the drain delay applies. SIGINT skips the
     /// delay, because a person who presses Ctrl-C does not want to wait, and no load balancer has
-    /// to notice the shutdown. Calls `reload` on each SIGHUP.
+    /// to notice the shutdown. Calls `reload` on each SIGHUP, and logs each unused signal.
     pub(crate) async fn wait_for_stop(&mut self, reload: impl Fn()) -> Drain {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return Drain::AfterDelay,
                 _ = self.interrupt.recv() => return Drain::AtOnce,
                 _ = self.hang_up.recv() => reload(),
+                signal = next_unused(&mut self.unused) => {
+                    let advice = "SIGHUP reloads the policy and the certificates, SIGTERM stops";
+                    tracing::info!(signal, advice, "signal ignored");
+                }
             }
         }
     }
@@ -53,4 +74,17 @@ impl Signals {
         tracing::warn!("second signal, exiting at once");
         process::exit(0);
     }
+}
+
+/// Waits for an unused signal, and returns its name.
+async fn next_unused(unused: &mut [(Signal, &'static str)]) -> &'static str {
+    poll_fn(|cx| {
+        for (signal, name) in &mut *unused {
+            if signal.poll_recv(cx).is_ready() {
+                return Poll::Ready(*name);
+            }
+        }
+        Poll::Pending
+    })
+    .await
 }

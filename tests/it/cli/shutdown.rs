@@ -67,6 +67,49 @@ fn sigterm_ends_the_wait_for_a_required_store() {
     assert!(serving.logged(message).is_some(), "{}", serving.log());
 }
 
+/// Signals that other servers use to reopen logs or to dump their state.
+const UNUSED: [&str; 4] = ["USR1", "USR2", "ALRM", "IO"];
+
+#[test]
+fn a_signal_without_a_meaning_is_logged_and_does_not_end_the_process() {
+    let mut serving = Tidegate::policy(FIVE_A_DAY, &[]);
+    for name in UNUSED {
+        serving.signal(name);
+        until("the signal in the log", || {
+            serving.log().contains(&format!("\"signal\":\"SIG{name}\"")).then_some(())
+        });
+        let line = serving.logged("signal ignored").expect("it is logged");
+        assert!(line["advice"].as_str().is_some_and(|advice| advice.contains("SIGHUP")), "{line}");
+    }
+    assert!(serving.ask("ann").contains("4 left"));
+    serving.signal("TERM");
+    assert_eq!(serving.exit_code(), Some(0));
+}
+
+/// While it waits for Redis, and while it drains, no signal but those that stop it ends it.
+#[test]
+fn signals_during_the_start_and_the_drain_do_not_end_the_process() {
+    let url = format!("127.0.0.1:{}", free_port());
+    let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
+    let mut command = tidegate();
+    command.args(["serve", "--require-store", "true", "--redis-url", &url, "--policy"]);
+    command.arg(files.path().join("policy.yaml"));
+    let mut starting = Tidegate::start_listening(&mut command, files);
+    let mut draining = Tidegate::policy(FIVE_A_DAY, &LONG);
+    draining.signal("TERM");
+    draining.logged_in_time("stopping");
+    for name in UNUSED.into_iter().chain(["HUP", "HUP"]) {
+        starting.signal(name);
+        draining.signal(name);
+    }
+    assert_eq!(get(draining.port("http"), "/healthz").status, 200);
+    assert_eq!(get(starting.port("http"), "/healthz").status, 200);
+    for serving in [&mut starting, &mut draining] {
+        serving.signal("TERM");
+        assert_eq!(serving.exit_code(), Some(0), "{}", serving.log());
+    }
+}
+
 #[test]
 fn silent_connections_cannot_delay_the_exit() {
     let flags = ["--drain-delay", "0s", "--hard-limit", "1s"];
