@@ -112,6 +112,11 @@ impl<S: Store, O: Observer> Decider<S, O> {
         &self.store
     }
 
+    /// Returns the global modes of the process.
+    pub fn modes(&self) -> GlobalModes {
+        self.modes
+    }
+
     /// Returns the observer that is notified of decisions.
     pub fn observer(&self) -> &O {
         &self.observer

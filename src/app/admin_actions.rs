@@ -12,12 +12,13 @@ use super::offline_engine::to_entries;
 use super::process::exit_codes::Failure;
 use super::process::files_and_env::read_secret_file;
 use super::process::watcher_thread::WatchedValue;
-use super::runtime_overrides::RuntimeOverrides;
+use super::runtime_overrides::{OverrideView, RuntimeOverrides};
 use super::wiring::store_setup::ServiceDecider;
 use crate::admin::{AdminAction, TextResult};
 use crate::clock::Clock;
-use crate::decide::{CounterSnapshot, CounterSnapshots};
-use crate::policy::RuleOverride;
+use crate::decide::CounterSnapshot;
+use crate::domain::{Entry, Source};
+use crate::policy::{MatchEnd, Policy, RuleOverride};
 use crate::telemetry::Verbosity;
 
 /// Starts a background thread that rereads the operator's token from its file every second, so that
@@ -82,7 +83,8 @@ fn describe_lifetime(lifetime: Option<Duration>) -> String {
 
 /// Lists the active overrides.
 pub(super) fn list_overrides(decider: &ServiceDecider, overrides: &RuntimeOverrides) -> String {
-    let mut text = overrides.describe(Clock::System.monotonic_now());
+    let listed = overrides.list(Clock::System.monotonic_now());
+    let mut text: String = listed.iter().map(|set| format!("{set}\n")).collect();
     if decider.store().redis().is_some_and(|redis| redis.store_override().is_disabled()) {
         text.push_str("(store): away\n");
     }
@@ -92,47 +94,92 @@ pub(super) fn list_overrides(decider: &ServiceDecider, overrides: &RuntimeOverri
     text
 }
 
-/// Reads or resets the counters of a descriptor.
+/// Lists the overrides of a domain and of its rules, one per line, beside numbers that are those of
+/// the policy without overrides.
+pub(super) fn describe_overrides(overrides: &[OverrideView], domain: &str) -> String {
+    let is_of_domain = |set: &&OverrideView| {
+        let rest = set.target.strip_prefix(domain);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    let listed = overrides.iter().filter(is_of_domain);
+    listed.map(|set| format!("switched: {set} ({})\n", set.effect)).collect()
+}
+
+/// Reads or resets the counters of a descriptor. Uses the limits of the policy without overrides,
+/// because overrides change neither what is counted nor the counters.
 pub(super) async fn inspect_or_reset(
     decider: &ServiceDecider,
+    overrides: &RuntimeOverrides,
     domain: &str,
     descriptor: &str,
     reset: bool,
 ) -> TextResult {
     let pairs = parse_descriptor(descriptor).map_err(|error| error.to_string())?;
-    let entries = to_entries(&pairs);
-    let policy = decider.policy();
+    let (entries, policy) = (to_entries(&pairs), overrides.loaded());
     let now = Clock::System.now();
-    let mut was_unused = false;
-    let CounterSnapshots { each, source } = if reset {
-        let before = decider.inspect_counters(&policy, domain, &entries, now).await;
-        was_unused = before.each.iter().all(is_unused);
-        let counters = decider.reset_counters(&policy, domain, &entries, now).await;
-        // The log names only the rule, because a descriptor's values may be personal data.
-        let rule = counters.each.first().map_or("", |counter| counter.rule);
-        tracing::warn!(rule, counters = counters.each.len(), "counters reset by hand");
-        counters
-    } else {
-        decider.inspect_counters(&policy, domain, &entries, now).await
+    let before = decider.inspect_counters(&policy, domain, &entries, now).await;
+    let Some(CounterSnapshot { rule, .. }) = before.each.first() else {
+        let reason = find_no_counter_reason(&policy, domain, &entries);
+        if reset {
+            tracing::info!(domain, reason, "nothing to reset");
+        }
+        return Err(reason.to_owned());
     };
-    if each.is_empty() {
-        return Err("no rule with a limit matches this descriptor".to_owned());
+    let after = match reset {
+        true => decider.reset_counters(&policy, domain, &entries, now).await,
+        false => before.clone(),
+    };
+    let (mut text, mut changed, mut unanswered) = (String::new(), 0, 0);
+    for (before, after) in before.each.iter().zip(&after.each) {
+        let available = |counter: &CounterSnapshot<'_>| counter.outcome.map(|it| it.available);
+        changed += usize::from(available(before) != available(after));
+        unanswered += usize::from(after.outcome.is_none());
+        describe_counter(after, &mut text);
     }
-    let mut text = String::new();
-    for counter in &each {
-        describe_counter(counter, &mut text);
-    }
+    let is_used = |counter: &CounterSnapshot<'_>| {
+        counter.outcome.is_some_and(|outcome| outcome.available < counter.capacity)
+    };
+    let is_local = after.source == Source::Local;
     // Writing into a String cannot fail.
-    let _ = writeln!(text, "by {}", source.as_str());
-    if was_unused {
-        text.push_str("nothing to reset: no hits were counted for these values\n");
+    let _ = writeln!(text, "by {}", after.source.as_str());
+    if reset {
+        let advice = match () {
+            () if unanswered > 0 => "not reset: Redis did not answer, try again",
+            () if is_local => "reset on this replica only: Redis does not answer",
+            () if changed > 0 => "",
+            () if before.each.iter().any(is_used) => {
+                "nothing was reset: concurrency slots are held until released or their lease ends"
+            }
+            () => "nothing to reset: no hits were counted for these values",
+        };
+        // The log names only the rule, because a descriptor's values may be personal data.
+        if changed > 0 {
+            tracing::warn!(domain, rule, counters = changed, "counters reset by hand");
+        } else {
+            tracing::info!(domain, rule, reason = advice, "nothing to reset");
+        }
+        let _ = if advice.is_empty() { Ok(()) } else { writeln!(text, "{advice}") };
     }
+    text.push_str(&describe_overrides(&overrides.list(Clock::System.monotonic_now()), domain));
     Ok(text)
 }
 
-/// Returns whether a counter has its full capacity available.
-fn is_unused(counter: &CounterSnapshot<'_>) -> bool {
-    counter.outcome.is_some_and(|outcome| outcome.available >= counter.capacity)
+/// Returns why a descriptor has no counter.
+fn find_no_counter_reason(policy: &Policy, domain: &str, entries: &[Entry<'_>]) -> &'static str {
+    match policy.explain(domain, entries).ending {
+        MatchEnd::UnknownDomain => {
+            "no rule with a limit matches this descriptor: the policy has no such domain"
+        }
+        MatchEnd::Rule(rule) if rule.unlimited => {
+            "no rule with a limit matches this descriptor: its rule is unlimited"
+        }
+        MatchEnd::Rule(_) => {
+            "no rule with a limit matches this descriptor: its value belongs to no consumer class"
+        }
+        MatchEnd::NoEntries | MatchEnd::NoMatch | MatchEnd::NoRule { .. } => {
+            "no rule with a limit matches this descriptor; /explain says where matching ends"
+        }
+    }
 }
 
 fn describe_counter(counter: &CounterSnapshot<'_>, text: &mut String) {
@@ -151,6 +198,6 @@ fn describe_counter(counter: &CounterSnapshot<'_>, text: &mut String) {
             rate.unit_multiplier,
             outcome.reset_after.ceil_secs()
         ),
-        None => writeln!(text, ": the store did not answer"),
+        None => writeln!(text, ": Redis did not answer"),
     };
 }

@@ -8,7 +8,7 @@ use super::log_level::LogLevelControl;
 use super::process::exit_codes::Failure;
 use super::process::watcher_thread::WatchedValue;
 use super::rates::RateSampler;
-use super::runtime_overrides::RuntimeOverrides;
+use super::runtime_overrides::{OverrideView, RuntimeOverrides};
 use super::try_request::{dry_run_request, to_json};
 use super::wiring::otlp_exporters::{OtlpExporters, OtlpStats};
 use super::wiring::store_setup::ServiceDecider;
@@ -101,6 +101,10 @@ impl AdminWiring {
         server_config::is_json_enabled(&self.configuration.settings).then(bodies)
     }
 
+    fn list_overrides(&self) -> Vec<OverrideView> {
+        self.overrides.list(Clock::System.monotonic_now())
+    }
+
     fn key_prefix(&self) -> Prefix {
         // The settings have already validated the prefix.
         Prefix::new(&self.configuration.settings.cache_key_prefix).unwrap_or_default()
@@ -132,8 +136,19 @@ impl Backend for AdminWiring {
     }
 
     fn rlconfig(&self) -> String {
-        let policy = self.decider.policy();
-        policy.listing().fold(String::new(), |text, line| text + &line + "\n")
+        let (policy, overrides) = (self.overrides.loaded(), self.list_overrides());
+        let mut text = String::new();
+        for rule in policy.rules() {
+            let domain = policy.domain_name(rule);
+            let applies = |set: &&OverrideView| set.applies_to(domain, &rule.path);
+            let switched: String = overrides
+                .iter()
+                .filter(applies)
+                .map(|set| format!(", switched: {}", set.to))
+                .collect();
+            rule.listing().for_each(|line| text.extend([&*line, &switched, "\n"]));
+        }
+        text
     }
 
     fn stats(&self) -> String {
@@ -145,14 +160,14 @@ impl Backend for AdminWiring {
     }
 
     fn explain(&self, query: &SampleQuery) -> TextResult {
-        let request = sample_request(query)?;
-        let policy = self.decider.policy();
-        Ok(explain_offline::explain_request(&policy, &self.key_prefix(), &request))
+        let (request, policy) = (sample_request(query)?, self.overrides.loaded());
+        let text = explain_offline::explain_request(&policy, &self.key_prefix(), &request);
+        Ok(text + &admin_actions::describe_overrides(&self.list_overrides(), &query.domain))
     }
 
     fn policy(&self, query: &PolicyQuery) -> String {
-        let overrides = self.overrides.list(Clock::System.monotonic_now());
-        to_json(&page_data::list_rules(&self.decider.policy(), &overrides, query))
+        let (policy, overrides) = (self.overrides.loaded(), self.list_overrides());
+        to_json(&page_data::list_rules(&policy, &self.decider.policy(), &overrides, query))
     }
 
     fn top(&self) -> String {
@@ -166,13 +181,16 @@ impl Backend for AdminWiring {
         to_json(&page_data::build_now_response(
             &self.decider,
             &self.telemetry,
+            &self.overrides.loaded(),
+            &self.list_overrides(),
             &rates,
             control_plane,
         ))
     }
 
     async fn try_request(&self, query: SampleQuery) -> TextResult {
-        dry_run_request(&self.decider, &self.key_prefix(), &sample_request(&query)?).await
+        let sample = sample_request(&query)?;
+        dry_run_request(&self.decider, &self.overrides, &self.key_prefix(), &sample).await
     }
 
     fn overrides(&self) -> String {
@@ -184,7 +202,8 @@ impl Backend for AdminWiring {
     }
 
     async fn counters(&self, domain: &str, descriptor: &str, reset: bool) -> TextResult {
-        admin_actions::inspect_or_reset(&self.decider, domain, descriptor, reset).await
+        admin_actions::inspect_or_reset(&self.decider, &self.overrides, domain, descriptor, reset)
+            .await
     }
 
     fn run_action(&self, action: AdminAction) -> TextResult {

@@ -5,17 +5,19 @@
 //! `admin` has the routes; `try_request` has the data of `/try`.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::rates::CurrentRates;
+use super::rates::{CurrentRates, RuleRate};
 use super::runtime_overrides::OverrideView;
 use super::wiring::store_setup::ServiceDecider;
 use crate::admin::PolicyQuery;
 use crate::clock::Clock;
 use crate::control_plane::{ControlPlaneState, ControlPlaneStatus, Rejection};
+use crate::decide::GlobalModes;
 use crate::domain::RuleId;
 use crate::policy::{Policy, RuleView};
 use crate::store::SharedStore as _;
@@ -41,7 +43,7 @@ pub(super) struct RuleListing<'p> {
     rules: Vec<ListedRule<'p>>,
 }
 
-/// Rule of the active policy, with the overrides set on the rule or on its domain.
+/// Rule of the loaded policy, with the overrides set on the rule or on its domain.
 #[derive(Serialize)]
 struct ListedRule<'p> {
     #[serde(flatten)]
@@ -49,8 +51,11 @@ struct ListedRule<'p> {
     switched: Vec<&'p str>,
 }
 
+/// Lists rules of the loaded policy: each with its own numbers, and with the capacity that its
+/// limits have in `active`, the policy with overrides.
 pub(super) fn list_rules<'p>(
     policy: &'p Policy,
+    active: &Policy,
     overrides: &'p [OverrideView],
     query: &PolicyQuery,
 ) -> RuleListing<'p> {
@@ -58,14 +63,18 @@ pub(super) fn list_rules<'p>(
     let mut rules_found = 0;
     let mut rules = Vec::new();
     for rule in policy.rules() {
-        let view = policy.view(rule);
+        let mut view = policy.view(rule);
         if !search.as_ref().is_none_or(|text| matches_search(&view, text)) {
             continue;
         }
         rules_found += 1;
         if rules.len() < query.rules_max {
-            let targets = |set: &&OverrideView| [view.rule, view.domain].contains(&&*set.target);
-            let switched = overrides.iter().filter(targets).map(|set| &*set.to).collect();
+            let applies = |set: &&OverrideView| set.applies_to(view.domain, view.rule);
+            let switched = overrides.iter().filter(applies).map(|set| &*set.to).collect();
+            let in_force = active.rule(rule.id).map_or(&[][..], |rule| &rule.limits);
+            for (limit, spec) in view.limits.iter_mut().zip(in_force) {
+                limit.capacity = spec.limit.capacity().0;
+            }
             rules.push(ListedRule { rule: view, switched });
         }
     }
@@ -88,6 +97,9 @@ pub(super) struct NowResponse<'a> {
     rules_total: usize,
     #[serde(flatten)]
     rates: &'a CurrentRates,
+    /// Rules with traffic, busiest first, at most 50.
+    rules: Vec<RuleNow<'a>>,
+    modes: ModesView<'a>,
     latency: Option<LatencyPercentiles>,
     /// Number of rejected bills since the process started, and a rule that rejected some of them;
     /// `None` if no bill was rejected. A bill is a descriptor that reports hits after they were
@@ -99,6 +111,51 @@ pub(super) struct NowResponse<'a> {
     /// State of the control plane client; absent if policies come from files.
     #[serde(skip_serializing_if = "Option::is_none")]
     control_plane: Option<ControlPlaneView>,
+}
+
+/// Rates of a rule, and why it may reject fewer calls than its limits say.
+#[derive(Serialize)]
+struct RuleNow<'a> {
+    #[serde(flatten)]
+    rate: &'a RuleRate,
+    /// `shadow`, `unlimited`, and `switched: ` with each override.
+    modes: Vec<String>,
+}
+
+/// Modes in which calls are decided otherwise than the policy says.
+#[derive(Serialize)]
+struct ModesView<'a> {
+    shadow_mode: bool,
+    quota_mode: bool,
+    /// Whether no policy has arrived from the control plane yet, so that every call passes.
+    without_policy: bool,
+    switches: &'a [OverrideView],
+}
+
+/// Adds the modes of the rules to their rates.
+fn rules_now<'a>(
+    policy: &Policy,
+    overrides: &[OverrideView],
+    rates: &'a CurrentRates,
+) -> Vec<RuleNow<'a>> {
+    let name = |rate: &'a RuleRate| (&*rate.domain, &*rate.rule);
+    let mut modes: BTreeMap<_, Vec<String>> =
+        rates.rules.iter().map(|rate| (name(rate), Vec::new())).collect();
+    // A policy may have 100,000 rules, of which few have such a mode.
+    for rule in policy.rules().iter().filter(|rule| rule.shadow_mode || rule.unlimited) {
+        if let Some(modes) = modes.get_mut(&(policy.domain_name(rule), &*rule.path)) {
+            modes.extend(rule.shadow_mode.then(|| "shadow".to_owned()));
+            modes.extend(rule.unlimited.then(|| "unlimited".to_owned()));
+        }
+    }
+    let rule_now = |rate: &'a RuleRate| {
+        let applies = |set: &&OverrideView| set.applies_to(&rate.domain, &rate.rule);
+        let switched = overrides.iter().filter(applies);
+        let mut modes = modes.remove(&name(rate)).unwrap_or_default();
+        modes.extend(switched.map(|set| format!("switched: {}", set.to)));
+        RuleNow { rate, modes }
+    };
+    rates.rules.iter().map(rule_now).collect()
 }
 
 #[derive(Serialize)]
@@ -146,6 +203,7 @@ fn control_plane_view(status: &ControlPlaneStatus) -> ControlPlaneView {
 
 #[derive(Serialize)]
 struct LatencyPercentiles {
+    calls: u64,
     p50_ms: f64,
     p99_ms: f64,
     p999_ms: f64,
@@ -179,10 +237,13 @@ struct NodeView {
 pub(super) fn build_now_response<'a>(
     decider: &ServiceDecider,
     telemetry: &Telemetry,
+    loaded: &Policy,
+    overrides: &'a [OverrideView],
     rates: &'a CurrentRates,
     control_plane: Option<&ControlPlaneStatus>,
 ) -> NowResponse<'a> {
     let now = Clock::System.now();
+    let GlobalModes { shadow, quota } = decider.modes();
     let memory = decider.store().memory().stats();
     let redis = decider.store().redis();
     let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
@@ -194,10 +255,20 @@ pub(super) fn build_now_response<'a>(
         time_ms: now.0 / 1_000,
         rules_total: decider.policy().rules().len(),
         rates,
-        latency: telemetry.latency().map(|latency| LatencyPercentiles {
-            p50_ms: ms(latency.p50),
-            p99_ms: ms(latency.p99),
-            p999_ms: ms(latency.p999),
+        rules: rules_now(loaded, overrides, rates),
+        modes: ModesView {
+            shadow_mode: shadow,
+            quota_mode: quota,
+            without_policy: !telemetry.has_policy(),
+            switches: overrides,
+        },
+        latency: telemetry.latency(Clock::System.monotonic_now()).map(|latency| {
+            LatencyPercentiles {
+                calls: latency.calls,
+                p50_ms: ms(latency.p50),
+                p99_ms: ms(latency.p99),
+                p999_ms: ms(latency.p999),
+            }
         }),
         control_plane: control_plane.map(control_plane_view),
         lost_bills: telemetry.rejected_bills(),

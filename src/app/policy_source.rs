@@ -137,5 +137,6 @@ fn new_telemetry(settings: &Settings) -> Arc<Telemetry> {
         TopValues::Shortened => ValueDisplay::Shortened,
         TopValues::Hashed => ValueDisplay::Hashed,
     };
-    Arc::new(Telemetry::new(settings.near_limit_ratio).with_value_display(values))
+    let telemetry = Telemetry::new(settings.near_limit_ratio).with_value_display(values);
+    Arc::new(telemetry.with_global_shadow(settings.shadow_mode))
 }

@@ -42,7 +42,11 @@ pub(super) struct CurrentRates {
     pub(super) admitted_per_second: Option<f64>,
     /// Calls rejected per second, or `None` if there is no recent earlier snapshot to compare with.
     pub(super) refused_per_second: Option<f64>,
+    /// Calls per second that passed, but would have been rejected without shadow mode; `None` if
+    /// there is no recent earlier snapshot to compare with.
+    pub(super) would_be_rejected_per_second: Option<f64>,
     /// Rules with traffic, busiest first, at most 50.
+    #[serde(skip)]
     pub(super) rules: Vec<RuleRate>,
 }
 
@@ -53,6 +57,7 @@ pub(super) struct RuleRate {
     pub(super) rule: String,
     pub(super) calls_per_second: f64,
     pub(super) refused_calls_per_second: f64,
+    pub(super) would_be_rejected_calls_per_second: f64,
 }
 
 impl RateSampler {
@@ -97,6 +102,7 @@ fn compute_rates(earlier: &Snapshot, later: &Snapshot, interval: Micros) -> Curr
                 rule: name.path.to_string(),
                 calls_per_second: rate(old.checks, new.checks),
                 refused_calls_per_second: rate(old.refused, new.refused),
+                would_be_rejected_calls_per_second: rate(old.would_refuse, new.would_refuse),
             };
             (calls, rate)
         })
@@ -108,6 +114,10 @@ fn compute_rates(earlier: &Snapshot, later: &Snapshot, interval: Micros) -> Curr
         over_seconds: Some(seconds),
         admitted_per_second: Some(rate(earlier.admitted, later.admitted)),
         refused_per_second: Some(rate(earlier.refused, later.refused)),
+        would_be_rejected_per_second: Some(rate(
+            earlier.would_be_rejected,
+            later.would_be_rejected,
+        )),
         rules: rules.into_iter().map(|(_, rate)| rate).collect(),
     }
 }
@@ -121,7 +131,11 @@ mod tests {
         Snapshot {
             admitted,
             refused: 0,
-            rules: vec![(name, RuleSnapshot { checks: asked, refused: asked / 2 })],
+            would_be_rejected: asked / 5,
+            rules: vec![(
+                name,
+                RuleSnapshot { checks: asked, refused: asked / 2, would_refuse: asked / 5 },
+            )],
         }
     }
 
@@ -134,6 +148,8 @@ mod tests {
         assert_eq!((sample.over_seconds, sample.admitted_per_second), (Some(2.0), Some(10.0)));
         assert_eq!(sample.rules[0].calls_per_second, 20.0);
         assert_eq!(sample.rules[0].refused_calls_per_second, 10.0);
+        assert_eq!(sample.rules[0].would_be_rejected_calls_per_second, 4.0);
+        assert_eq!(sample.would_be_rejected_per_second, Some(4.0));
         let again = rates.sample(at(2_500), || panic!("read again too soon"));
         assert_eq!(again, sample, "every viewer gets the same");
         let idle = rates.sample(at(4_000), || snapshot(30, 50));
@@ -153,9 +169,9 @@ mod tests {
         let with = |checks: fn(u64) -> u64, refused| {
             let rule = |n: u64| {
                 let name = RuleName { domain: "d".into(), path: format!("d.{n}").into() };
-                (name, RuleSnapshot { checks: checks(n), refused: 0 })
+                (name, RuleSnapshot { checks: checks(n), ..RuleSnapshot::default() })
             };
-            Snapshot { admitted: 0, refused, rules: (0..60).map(rule).collect() }
+            Snapshot { refused, rules: (0..60).map(rule).collect(), ..Snapshot::default() }
         };
         let (earlier, later) = (with(|_| 1, 3), with(|n| 1 + n, 9));
         let rates = compute_rates(&earlier, &later, Micros::from_secs(2));

@@ -4,7 +4,7 @@
 //! Overrides survive a policy reload, unless their target no longer exists. `policy` defines the
 //! effect of an override on a rule; `admin` checks the token.
 
-use std::fmt::Write;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,7 @@ struct ActiveOverride {
     /// Time at which the override expires, or `None` if it lasts until it is removed. Uses the
     /// monotonic clock, so that changes to the wall clock neither end nor prolong the override.
     until: Option<Instant>,
+    set_at: Instant,
 }
 
 /// Active override, as listed on the live page and by `/switches`.
@@ -54,6 +55,35 @@ pub(super) struct OverrideView {
     /// Remaining lifetime in seconds, rounded up, or `None` if the override lasts until it is
     /// removed.
     pub(super) seconds_left: Option<u64>,
+    /// Time since the override was set, in seconds.
+    pub(super) set_seconds_ago: u64,
+    /// What happens to the calls of the target, for operators.
+    pub(super) effect: &'static str,
+}
+
+impl OverrideView {
+    /// Returns whether the override applies to a rule: to the rule itself or to its domain.
+    pub(super) fn applies_to(&self, domain: &str, rule: &str) -> bool {
+        self.target == rule || self.target == domain
+    }
+}
+
+impl fmt::Display for OverrideView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OverrideView { target, to, seconds_left, .. } = self;
+        write!(f, "{target}: {to}")?;
+        seconds_left.map_or(Ok(()), |seconds| write!(f, ", for {seconds} s more"))
+    }
+}
+
+/// Returns what an override does to the calls of its target, for operators.
+fn effect_of(value: RuleOverride) -> &'static str {
+    match value {
+        RuleOverride::Shadow => "calls over a limit pass, and count as would be rejected",
+        RuleOverride::Allow => "every call passes, and none is counted",
+        RuleOverride::Deny => "every call is rejected, and none is counted",
+        RuleOverride::Scale(_) => "limits are this percentage of what the policy says",
+    }
 }
 
 impl RuntimeOverrides {
@@ -85,9 +115,10 @@ impl RuntimeOverrides {
         if state.active.len() >= OVERRIDES_MAX {
             return Err(format!("{OVERRIDES_MAX} switches are set already; undo some first"));
         }
-        state.active.push(ActiveOverride { target: target.to_owned(), value, until });
+        state.active.push(ActiveOverride { target: target.to_owned(), value, until, set_at: now });
         let seconds = until.map(|until| seconds_left(until, now));
-        tracing::warn!(target, switch = %value, seconds, "switch set");
+        let effect = effect_of(value);
+        tracing::warn!(target, switch = %value, seconds, effect, "switch set");
         self.activate(&state);
         Ok(())
     }
@@ -156,21 +187,15 @@ impl RuntimeOverrides {
             target: active.target.clone(),
             to: active.value.to_string(),
             seconds_left: active.until.map(|until| seconds_left(until, now)),
+            set_seconds_ago: now.saturating_duration_since(active.set_at).as_secs(),
+            effect: effect_of(active.value),
         };
         self.lock_state().active.iter().map(view).collect()
     }
 
-    /// Formats the active overrides for operators, one per line.
-    pub(super) fn describe(&self, now: Instant) -> String {
-        let mut text = String::new();
-        for OverrideView { target, to, seconds_left } in self.list(now) {
-            // Writing into a String cannot fail.
-            let _ = match seconds_left {
-                Some(seconds) => writeln!(text, "{target}: {to}, for {seconds} s more"),
-                None => writeln!(text, "{target}: {to}"),
-            };
-        }
-        text
+    /// Returns the policy as loaded, without overrides.
+    pub(super) fn loaded(&self) -> Arc<Policy> {
+        Arc::clone(&self.lock_state().loaded)
     }
 
     fn remove_where(&self, reason: &str, ends: impl Fn(&ActiveOverride) -> bool) -> usize {
@@ -195,6 +220,7 @@ impl RuntimeOverrides {
             Arc::new(state.loaded.with_overrides(overrides))
         };
         self.decider.replace_policy(policy);
+        self.decider.observer().record_overrides(state.active.len());
         self.decider.store().retire_policy();
     }
 

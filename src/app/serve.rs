@@ -77,11 +77,12 @@ async fn run(
     log_level: Arc<LogLevelControl>,
 ) -> Result<(), Failure> {
     let settings = &configuration.settings;
+    // First, because a SIGHUP would end a process that has no handler for it yet.
+    let mut signals = Signals::install()?;
     // Run every step that can fail before answering the first call.
     let response_config = server_config::response_config(settings)?;
     let certificates = CertificateReloader::new(settings)?;
     let tls = certificates.as_ref().map(CertificateReloader::tls);
-    let mut signals = Signals::install()?;
     let Some(started) = InitialPolicy::start(settings, &mut signals).await? else { return Ok(()) };
     let listener = server_config::bind_grpc(settings, tls.clone())?;
     let http_ports = HttpPorts::bind(settings).await?;
@@ -131,6 +132,7 @@ async fn run(
     started.become_ready(settings, &health);
     let (files, rules) = (started.files, decider.policy().rules().len());
     let watchers = watch_files(started, overrides, certificates)?;
+    log_global_modes(configuration);
     log_ready(is_connected, files, rules, &telemetry.policy_fingerprint());
     let stop = async {
         let drain = signals.wait_for_stop(|| watchers.iter().for_each(WatcherThread::reload)).await;
@@ -172,6 +174,17 @@ fn log_ready(is_connected: bool, files: Option<usize>, rules: usize, fingerprint
     } else {
         let calls = "decided by each rule's on_store_failure, by default with counters in memory";
         tracing::warn!(calls, files, rules, fingerprint, "ready, degraded: Redis is not connected");
+    }
+}
+
+/// Warns of the global modes, and says which source sets each.
+fn log_global_modes(Configuration { settings, values, .. }: &Configuration) {
+    let origin = |name| values.iter().find(|value| value.row.name == name).map(|it| &it.origin);
+    if let Some(origin) = origin("shadow-mode").filter(|_| settings.shadow_mode) {
+        tracing::warn!(%origin, "global shadow mode is on: no call is rejected");
+    }
+    if let Some(origin) = origin("quota-mode").filter(|_| settings.quota_mode) {
+        tracing::warn!(%origin, "global quota mode is on: a call passes if one descriptor passes");
     }
 }
 
@@ -235,6 +248,7 @@ async fn sweep(
         log_overflows(&decider);
         let now = Clock::System.monotonic_now();
         overrides.expire(now);
+        decider.observer().keep_latency(now);
         log_level.expire(now);
         decider.observer().log_refusals();
         decider.observer().log_calls_without_limit(now, &|calls| {

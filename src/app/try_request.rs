@@ -5,8 +5,10 @@
 
 use serde::Serialize;
 
+use super::admin_actions::describe_overrides;
 use super::explain_offline::{SampleRequest, code_name, explain_descriptor};
 use super::offline_engine::{plain_descriptor, to_entries};
+use super::runtime_overrides::RuntimeOverrides;
 use super::wiring::store_setup::ServiceDecider;
 use crate::admin::TextResult;
 use crate::clock::Clock;
@@ -22,6 +24,8 @@ struct TryResponse<'a> {
     /// rule has `on_store_failure: error`.
     code: &'static str,
     source: Option<&'static str>,
+    /// Whether the call passes only because of shadow mode, global or of a rule.
+    would_be_rejected: bool,
     /// Whether global shadow mode admits the call although a limit is reached or the store does not
     /// respond.
     shadowed: bool,
@@ -53,16 +57,20 @@ struct LimitPrediction<'a> {
 /// Predicts the decision on a request without charging any counter, and formats it as JSON.
 pub(super) async fn dry_run_request(
     decider: &ServiceDecider,
+    overrides: &RuntimeOverrides,
     prefix: &Prefix,
     sample: &SampleRequest,
 ) -> TextResult {
     sample.check_bounds()?;
-    let policy = decider.policy();
+    let (policy, loaded) = (decider.policy(), overrides.loaded());
+    let switched =
+        describe_overrides(&overrides.list(Clock::System.monotonic_now()), &sample.domain);
     let entries: Vec<Vec<Entry<'_>>> =
         sample.descriptors.iter().map(|pairs| to_entries(pairs)).collect();
     let descriptors: Vec<Descriptor<'_>> =
         entries.iter().map(|entries| plain_descriptor(entries, sample.hits)).collect();
-    let explain = |pairs: &Vec<_>| explain_descriptor(&policy, prefix, &sample.domain, pairs);
+    let explain =
+        |pairs: &Vec<_>| explain_descriptor(&loaded, prefix, &sample.domain, pairs) + &switched;
     let explanations: Vec<String> = sample.descriptors.iter().map(explain).collect();
     let request = Request { domain: &sample.domain, descriptors: &descriptors };
     let response = match &decider.dry_run(&policy, &request, Clock::System.now()).await {
@@ -71,6 +79,7 @@ pub(super) async fn dry_run_request(
             charges_nothing: true,
             code: "UNAVAILABLE",
             source: None,
+            would_be_rejected: false,
             shadowed: false,
             limited_by: None,
             retry_after_ms: None,
@@ -85,6 +94,12 @@ fn build_response<'a>(
     DryRun { decision, limits }: &DryRun<'a>,
     explanations: Vec<String>,
 ) -> TryResponse<'a> {
+    let is_over_in_shadow = |(status, limits): (&Status<'_>, &Vec<DryRunLimit<'_>>)| {
+        let rule = status.rule.and_then(|id| policy.rule(id));
+        rule.is_some_and(|rule| rule.shadow_mode) && limits.iter().any(|limit| !limit.passes)
+    };
+    let mut pairs = decision.statuses.iter().zip(limits);
+    let any_over_in_shadow = pairs.any(is_over_in_shadow);
     let each = decision.statuses.iter().zip(limits).zip(explanations);
     let descriptor =
         |((status, limits), explanation): ((&Status<'a>, &Vec<_>), String)| DescriptorPrediction {
@@ -98,6 +113,7 @@ fn build_response<'a>(
         charges_nothing: true,
         code: code_name(decision.code),
         source: Some(decision.source.as_str()),
+        would_be_rejected: decision.shadowed || decision.code == Code::Ok && any_over_in_shadow,
         shadowed: decision.shadowed,
         limited_by: decision.limited_by.map(|by| by.name),
         retry_after_ms: decision

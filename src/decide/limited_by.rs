@@ -138,7 +138,7 @@ pub(super) fn is_longer_wait(a: Option<Micros>, b: Option<Micros>) -> bool {
 
 /// Returns the name of the limit or, if the limit has no name, the path of its rule. Returns an
 /// empty string for a request override, which has no name and no rule.
-fn name_or_rule_path<'p>(name: &'p str, rule: Option<&'p Rule>) -> &'p str {
+pub(super) fn name_or_rule_path<'p>(name: &'p str, rule: Option<&'p Rule>) -> &'p str {
     match rule {
         Some(rule) if name.is_empty() => &rule.path,
         Some(_) | None => name,

@@ -2,25 +2,29 @@
 //!
 //! Not here: counting and logging these events (`telemetry`).
 
-use super::{Decider, is_admitted};
+use super::limited_by::name_or_rule_path;
+use super::{Decider, is_admitted, quota_roles};
 use crate::domain::{
-    Answer, Answers, Check, CheckEvent, Decision, Descriptor, DetailedCheck, Hits, LossCause,
-    LostBill, Observer, Op, Outcome, RefusalEvent, Request, Role, Source, Verdict,
+    Answer, Answers, Check, CheckEvent, Code, Decision, Descriptor, DetailedCheck, Hits, LimitedBy,
+    LossCause, LostBill, Observer, Op, Outcome, RefusalEvent, Request, Role, Source, Verdict,
+    WaitPrecision,
 };
 use crate::policy::{Checks, DescriptorMatch, Matches, Policy, Rule};
 use crate::store::Store;
 
 impl<S: Store, O: Observer> Decider<S, O> {
-    pub(super) fn notify(
+    pub(super) fn notify<'p>(
         &self,
         policy: &Policy,
         request: &Request<'_>,
-        matches: &Matches<'_>,
-        checks: &Checks<'_, '_>,
+        matches: &Matches<'p>,
+        checks: &Checks<'_, 'p>,
         answers: &Answers,
         decision: &Decision<'_>,
     ) {
         let admitted = is_admitted(decision);
+        let passes = decision.code == Code::Ok;
+        let mut any_refused = false;
         let descriptors = matches.found.iter().zip(&checks.spans).zip(request.descriptors);
         for ((found, span), descriptor) in descriptors {
             let rule = found.rule();
@@ -36,7 +40,9 @@ impl<S: Store, O: Observer> Decider<S, O> {
                     continue;
                 };
                 if outcome.verdict == Verdict::Refuse {
-                    self.notify_refusal(rule, check, checks.names[at], descriptor);
+                    any_refused = true;
+                    let shadow = passes || check.role == Role::Shadow;
+                    self.notify_refusal(rule, check, checks.names[at], descriptor, shadow);
                 }
                 let event = CheckEvent {
                     rule: rule.map(|rule| rule.id),
@@ -56,6 +62,11 @@ impl<S: Store, O: Observer> Decider<S, O> {
         }
         if checks.each.is_empty() {
             self.notify_without_limit(policy, request, matches);
+        } else if decision.shadowed {
+            self.observer.on_shadow_pass(decision.limited_by.as_ref(), decision.source);
+        } else if passes && any_refused {
+            let limit = find_shadow_limit(matches, checks, answers, self.modes.quota);
+            limit.inspect(|limit| self.observer.on_shadow_pass(Some(limit), decision.source));
         }
         self.observer.on_decision(decision);
     }
@@ -99,8 +110,9 @@ impl<S: Store, O: Observer> Decider<S, O> {
         check: &Check<'_>,
         name: &str,
         descriptor: &Descriptor<'_>,
+        shadow: bool,
     ) {
-        let (counter, shadow) = (check.key, check.role == Role::Shadow);
+        let counter = check.key;
         let Some(rule) = rule else {
             let entries = descriptor.entries;
             let event = RefusalEvent { rule: None, limit: 0, counter, entries, shadow };
@@ -111,6 +123,35 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let (rule, entries) = (Some(rule.id), &entries[..]);
         self.observer.on_refusal(&RefusalEvent { rule, limit, counter, entries, shadow });
     }
+}
+
+/// Returns the limit that would have rejected an admitted call if its rule were not in shadow mode;
+/// `None` if there is none. A quota descriptor would have rejected the call only if no quota
+/// descriptor passes. Called only for calls with a refused check.
+fn find_shadow_limit<'p>(
+    matches: &Matches<'p>,
+    checks: &Checks<'_, 'p>,
+    answers: &Answers,
+    quota_mode: bool,
+) -> Option<LimitedBy<'p>> {
+    let (mut required, mut quota, mut any_quota_passes) = (None, None, false);
+    for (found, span) in matches.found.iter().zip(&checks.spans) {
+        let is_quota = quota_roles::is_quota(found, quota_mode);
+        let refused = span.clone().find_map(|at| {
+            let outcome = answers.each.get(at)?.outcome()?;
+            (outcome.verdict == Verdict::Refuse).then_some((at, outcome.retry_after))
+        });
+        any_quota_passes |= is_quota && refused.is_none();
+        if let (Some((at, retry_after)), Some(rule)) = (refused, found.rule())
+            && rule.shadow_mode
+        {
+            let name = name_or_rule_path(checks.names[at], Some(rule));
+            let (rule, precision) = (Some(rule.id), WaitPrecision::AtLeast);
+            let limit = LimitedBy { name, rule, retry_after, precision };
+            (if is_quota { &mut quota } else { &mut required }).get_or_insert(limit);
+        }
+    }
+    required.or(quota.filter(|_| !any_quota_passes))
 }
 
 /// Returns the outcome to record in the statistics for one check. A check that was not sent to the

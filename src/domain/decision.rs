@@ -255,8 +255,8 @@ pub struct RefusalEvent<'a> {
     /// Descriptor entries that select the counter, as the caller sent them. If all values that
     /// match a pattern share one counter, the entry contains the pattern instead of the value.
     pub entries: &'a [Entry<'a>],
-    /// Whether the refusal does not reject the call, because the rule is in shadow mode or a
-    /// quota group of the call always passes.
+    /// Whether the refusal does not reject the call, because of shadow mode or because a quota group
+    /// of the call passes.
     pub shadow: bool,
 }
 
@@ -312,6 +312,10 @@ pub trait Observer: Send + Sync + 'static {
     /// others. `explain` describes what was sent and how far it matched, with hashes instead of
     /// values; each call of it allocates.
     fn on_unmatched(&self, _: &Request<'_>, _: NoLimitReason, _explain: &dyn Fn() -> String) {}
+    /// Called once for each call that passes only because of shadow mode, before
+    /// [`on_decision`](Self::on_decision). `limit` is the limit that would have rejected it; `None`
+    /// if the store did not answer. May lock, because few such calls are logged.
+    fn on_shadow_pass(&self, _limit: Option<&LimitedBy<'_>>, _source: Source) {}
     /// Called when a request tries to release a concurrency slot without naming its holder. Such a
     /// release has no effect.
     fn release_without_holder(&self) {}
@@ -361,6 +365,9 @@ impl<T: Observer> Observer for Arc<T> {
         explain: &dyn Fn() -> String,
     ) {
         T::on_unmatched(self, request, reason, explain);
+    }
+    fn on_shadow_pass(&self, limit: Option<&LimitedBy<'_>>, source: Source) {
+        T::on_shadow_pass(self, limit, source);
     }
     fn release_without_holder(&self) {
         T::release_without_holder(self);

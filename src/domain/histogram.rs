@@ -134,6 +134,15 @@ impl HistogramSnapshot {
         bound.copied()
     }
 
+    /// Returns the values that were recorded after `earlier`, a snapshot of the same histogram.
+    pub fn since(mut self, earlier: &HistogramSnapshot) -> HistogramSnapshot {
+        for (count, before) in self.counts.iter_mut().zip(&earlier.counts) {
+            *count = count.saturating_sub(*before);
+        }
+        self.sum = self.sum.saturating_sub(earlier.sum);
+        self
+    }
+
     /// Adds the counts of another histogram with the same bounds.
     pub fn merge(&mut self, other: &HistogramSnapshot) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {

@@ -319,8 +319,9 @@ impl<D: Decide> RlsService<D> {
         let counters = self.decider.counters(&policy, decoded.domain, entries, now, reset).await;
         if reset {
             // The log names only the rule, because a descriptor's values may be personal data.
-            let rule = counters.each.first().map_or("", |counter| counter.rule);
-            tracing::warn!(rule, counters = counters.each.len(), "counters reset by a caller");
+            if let Some(CounterSnapshot { rule, .. }) = counters.each.first() {
+                tracing::warn!(rule, counters = counters.each.len(), "counters reset by a caller");
+            }
         }
         Ok(limits_messages::encode_counters(counters.each.iter().map(to_counter_message).collect()))
     }

@@ -4,6 +4,7 @@
 //! Each worker thread has its own copy of the process-wide counters, on its own cache lines.
 //! `hit_counts` classifies hits as near or over the limit; `families` names the metrics.
 
+use std::array;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,6 +17,7 @@ use super::detailed_counters::DetailedCounters;
 use super::hit_counts::count_hits;
 use super::lost_bills::LostBills;
 use super::otlp::TraceExporter;
+use super::recent_latency::RecentLatency;
 use super::refusal_log::RefusalLog;
 use super::rule_counters::{
     CountsByCode, RuleCounters, RuleName, RuleTable, RuleTables, SOURCE_COUNT, source_index,
@@ -23,8 +25,8 @@ use super::rule_counters::{
 use super::top_rejected::{TopRefusals, ValueDisplay};
 use crate::domain::{
     CheckEvent, Code, Decision, DetailedCheck, DurationHistogram, HistogramSnapshot, InvalidReason,
-    Micros, NoLimitReason, Observer, RefusalEvent, Request, RpcOutcome, RuleId, Trace, TraceParent,
-    add_relaxed,
+    LimitedBy, Micros, NoLimitReason, Observer, RefusalEvent, Request, RpcOutcome, RuleId, Source,
+    Trace, TraceParent, add_relaxed,
 };
 
 /// Number of [`WorkerCounters`]. Each of the first 255 worker threads has its own; all other
@@ -38,6 +40,7 @@ struct WorkerCounters {
     /// Number of decisions, by code (OK, OVER_LIMIT), then by source.
     decided: [[AtomicU64; SOURCE_COUNT]; 2],
     shadowed: AtomicU64,
+    would_be_rejected: AtomicU64,
     releases_without_holder: AtomicU64,
     outcomes: [AtomicU64; RpcOutcome::ALL.len()],
     invalid: [AtomicU64; InvalidReason::ALL.len()],
@@ -49,6 +52,7 @@ struct WorkerCounters {
 pub(super) struct ProcessTotals {
     pub(super) decided: CountsByCode,
     pub(super) shadowed: u64,
+    pub(super) would_be_rejected: u64,
     pub(super) releases_without_holder: u64,
     pub(super) outcomes: [u64; RpcOutcome::ALL.len()],
     pub(super) invalid: [u64; InvalidReason::ALL.len()],
@@ -76,7 +80,14 @@ pub struct Telemetry {
     /// Time of the last successful policy load, in microseconds since the Unix epoch.
     pub(super) last_policy_load_at_us: AtomicU64,
     trace_exporter: OnceLock<TraceExporter>,
+    /// Whether global shadow mode lets every call pass.
+    pub(super) global_shadow: bool,
+    /// Number of overrides that operators have set.
+    pub(super) overrides_set: AtomicU64,
+    pub(super) recent_latency: RecentLatency,
     refusal_log: RefusalLog,
+    /// Log of the calls that would be rejected without shadow mode.
+    shadow_log: RefusalLog,
     top_rejected: TopRefusals,
 }
 
@@ -107,7 +118,11 @@ impl Telemetry {
             last_load_succeeded: AtomicBool::new(false),
             last_policy_load_at_us: AtomicU64::new(0),
             trace_exporter: OnceLock::new(),
+            global_shadow: false,
+            overrides_set: AtomicU64::new(0),
+            recent_latency: RecentLatency::default(),
             refusal_log: RefusalLog::default(),
+            shadow_log: RefusalLog::default(),
         }
     }
 
@@ -122,11 +137,14 @@ impl Telemetry {
         self.trace_exporter.get()
     }
 
-    /// Logs a line if calls were rejected since the previous such line. Call this about once a
-    /// second.
+    /// Logs a line if calls were rejected since the previous such line, and one if calls would have
+    /// been rejected without shadow mode. Call this about once a second.
     pub fn log_refusals(&self) {
         let refused = self.sum_each(|worker| &worker.decided[1]).iter().sum();
-        self.refusal_log.write(refused, &self.rule_tables.load());
+        let rules = self.rule_tables.load();
+        self.refusal_log.write(refused, &rules);
+        let [shadowed] = self.sum_each(|worker| array::from_ref(&worker.would_be_rejected));
+        self.shadow_log.write_shadow(shadowed, &rules);
     }
 
     /// Logs a warning, at most once per process, if a limit has rejected a bill (a report of hits
@@ -150,6 +168,17 @@ impl Telemetry {
     #[must_use]
     pub fn with_value_display(self, values: ValueDisplay) -> Self {
         Telemetry { top_rejected: TopRefusals::new(values), ..self }
+    }
+
+    /// Sets whether global shadow mode lets every call pass.
+    #[must_use]
+    pub fn with_global_shadow(self, global_shadow: bool) -> Self {
+        Telemetry { global_shadow, ..self }
+    }
+
+    /// Records the number of overrides that operators have set.
+    pub fn record_overrides(&self, count: usize) {
+        self.overrides_set.store(count as u64, Ordering::Relaxed);
     }
 
     /// Records a successful load of a policy. The rules of the policy have consecutive ids,
@@ -178,6 +207,11 @@ impl Telemetry {
     pub fn forget_former_rules(&self) {
         let current = Arc::clone(&self.rule_tables.load().current);
         self.rule_tables.store(Arc::new(RuleTables { current, previous: Arc::default() }));
+    }
+
+    /// Returns whether a policy has been loaded.
+    pub fn has_policy(&self) -> bool {
+        self.loads.load(Ordering::Relaxed) > 0
     }
 
     /// Returns the fingerprint of the active policy; empty before the first policy is loaded.
@@ -219,6 +253,7 @@ impl Telemetry {
         ProcessTotals {
             decided: [0, 1].map(|code| self.sum_each(|worker| &worker.decided[code])),
             shadowed: sum(|worker| &worker.shadowed),
+            would_be_rejected: sum(|worker| &worker.would_be_rejected),
             releases_without_holder: sum(|worker| &worker.releases_without_holder),
             outcomes: self.sum_each(|worker| &worker.outcomes),
             invalid: self.sum_each(|worker| &worker.invalid),
@@ -309,12 +344,18 @@ impl Observer for Telemetry {
         self.top_rejected.record(refused);
     }
 
+    fn on_shadow_pass(&self, limit: Option<&LimitedBy<'_>>, source: Source) {
+        let (worker, exclusive) = self.worker_counters();
+        add_relaxed(&worker.would_be_rejected, 1, exclusive);
+        self.shadow_log.record(limit, source);
+    }
+
     fn on_decision(&self, decision: &Decision<'_>) {
         let (worker, exclusive) = self.worker_counters();
         let refused = usize::from(decision.code == Code::OverLimit);
         add_relaxed(&worker.decided[refused][source_index(decision.source)], 1, exclusive);
         if decision.code == Code::OverLimit {
-            self.refusal_log.record(decision);
+            self.refusal_log.record(decision.limited_by.as_ref(), decision.source);
         }
         if decision.shadowed {
             add_relaxed(&worker.shadowed, 1, exclusive);
@@ -350,7 +391,7 @@ impl Observer for Telemetry {
 mod tests {
     use super::*;
     use crate::domain::fixtures::check_event;
-    use crate::domain::{Hits, Outcome, Source};
+    use crate::domain::{Hits, Outcome};
     use crate::telemetry::prometheus::{AllMetrics, MetricsPage};
 
     fn name(path: &str) -> RuleName {

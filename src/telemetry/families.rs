@@ -22,9 +22,9 @@ const fn rule_counter(name: &'static str, help: &'static str) -> MetricFamily {
 metrics! { RULE_METRICS: HitCounts,
     rule_counter "rule_hits" "Requested hits per rule", |hits| hits.total;
     rule_counter "rule_within_limit_hits" "Hits that passed", |hits| hits.within;
-    rule_counter "rule_over_limit_hits" "Hits that were rejected", |hits| hits.over;
+    rule_counter "rule_over_limit_hits" "Hits over the limit: rejected, unless shadow mode let them pass", |hits| hits.over;
     rule_counter "rule_near_limit_hits" "Hits above near-limit-ratio of the limit", |hits| hits.near;
-    rule_counter "rule_shadow_mode_hits" "Hits over a limit in shadow mode", |hits| hits.shadow;
+    rule_counter "rule_shadow_mode_hits" "Hits over a limit in shadow mode, which would be rejected", |hits| hits.shadow;
     rule_counter "rule_uncharged_hits" "Hits that passed this limit but were not charged, because another one rejected the call", |hits| hits.uncharged;
     rule_counter "rule_refunded_hits" "Hits that clients refunded", |hits| hits.refunded;
 }
@@ -61,12 +61,15 @@ const fn gauge_seconds(name: &'static str, help: &'static str) -> MetricFamily {
 
 metrics! { PROCESS_METRICS: ProcessTotals,
     counter "global_shadow_mode" "Calls over a limit that passed because of global shadow mode", |totals| totals.shadowed;
+    counter "would_be_rejected_calls" "Calls that passed only because of shadow mode, global or of a rule", |totals| totals.would_be_rejected;
     counter "returns_without_holder" "Releases of concurrency slots that named no holder and freed nothing", |totals| totals.releases_without_holder;
 }
 
 metrics! { POLICY_LOADS: Telemetry,
     counter "domain_not_found" "Calls for a domain without a policy", |telemetry| telemetry.count_unknown_domain_calls();
     counter "detailed_metric_overflows" "Checks counted without the request's values, because there are too many of them", |telemetry| telemetry.detailed_counters().overflows();
+    gauge "global_shadow_mode_enabled" "1 if --shadow-mode lets every call pass, else 0", |telemetry| u64::from(telemetry.global_shadow);
+    gauge "overrides" "Overrides that operators have set with tidegate switch", |telemetry| telemetry.overrides_set.load(Relaxed);
     counter "config_load_success" "Successful policy loads", |telemetry| telemetry.loads.load(Relaxed);
     counter "config_load_error" "Failed policy reloads", |telemetry| telemetry.load_errors.load(Relaxed);
     gauge "config_last_reload_successful" "1 if the last policy load succeeded, else 0", |telemetry| u64::from(telemetry.last_load_succeeded.load(Relaxed));

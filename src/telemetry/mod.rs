@@ -14,7 +14,7 @@
 //! | `prometheus`, `prometheus_writer` | the metrics page |
 //! | [`otlp`], `otlp_metrics` | export of traces and metrics, sampling |
 //! | `top_rejected` | statistics of the keys that each limit rejects most |
-//! | `snapshot` | snapshot of the counters for the live page |
+//! | `snapshot`, `recent_latency` | snapshot of the counters, and latencies, for the live page |
 //! | `lost_bills` | bills not charged in full, and the warning about them |
 //! | `logging`, `refusal_log` | log output; log of rejected calls |
 
@@ -31,6 +31,7 @@ pub mod otlp;
 mod otlp_metrics;
 mod prometheus;
 mod prometheus_writer;
+mod recent_latency;
 mod refusal_log;
 mod rule_counters;
 mod rule_rows;

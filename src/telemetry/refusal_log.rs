@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::rule_counters::{RuleCounters, RuleTables};
-use crate::domain::{Decision, RuleId, Source};
+use crate::domain::{LimitedBy, RuleId, Source};
 
 /// Data about a rejected call for the log. Contains nothing that the caller sent.
 #[derive(Debug)]
@@ -36,17 +36,16 @@ impl RefusalLog {
     /// Records a rejected call for the next log line, unless a call is already recorded. Costs one
     /// atomic load per call, and once per second an allocation and a lock that only the background
     /// task shares.
-    pub(super) fn record(&self, decision: &Decision<'_>) {
+    pub(super) fn record(&self, limited: Option<&LimitedBy<'_>>, source: Source) {
         if !self.should_record.load(Ordering::Relaxed)
             || !self.should_record.swap(false, Ordering::Relaxed)
         {
             return;
         }
-        let limited = decision.limited_by.as_ref();
         let refusal = LoggedRefusal {
             rule: limited.and_then(|limited| limited.rule),
             limit: limited.map_or(String::new(), |limited| limited.name.to_owned()),
-            source: decision.source,
+            source,
             retry_after_ms: limited.and_then(|l| l.retry_after).map(|wait| wait.ceil_millis()),
         };
         *self.pending.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
@@ -78,6 +77,28 @@ impl RefusalLog {
                 rule_refusals,
                 refusals,
                 "a call was refused"
+            );
+        }
+        self.should_record.store(true, Ordering::Relaxed);
+    }
+
+    /// Does the same for calls that passed only because of shadow mode. `calls` is their total
+    /// number since the process started.
+    pub(super) fn write_shadow(&self, calls: u64, rules: &RuleTables) {
+        let pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(LoggedRefusal { rule, limit, source, .. }) = pending {
+            let calls =
+                calls.saturating_sub(self.refused_when_written.swap(calls, Ordering::Relaxed));
+            let name = rule.and_then(|rule| rules.name(rule));
+            let (domain, rule) = name.map(|name| (&*name.domain, &*name.path)).unzip();
+            let source = source.as_str();
+            tracing::info!(
+                domain,
+                rule,
+                limit,
+                source,
+                calls,
+                "a call would be rejected, but shadow mode let it pass"
             );
         }
         self.should_record.store(true, Ordering::Relaxed);

@@ -62,6 +62,9 @@ pub(super) struct RuleCounters {
     shadow: AtomicU64,
     uncharged: AtomicU64,
     refunded: AtomicU64,
+    /// Those of the checks in `refused` that did not reject their call, because the rule is in
+    /// shadow mode or because another quota group of the call passes.
+    would_refuse: AtomicU64,
     /// Whether the rule has been checked with 0 hits (a peek). If so, a descriptor that sets
     /// `hits_addend` is assumed to be a bill: a report of hits already used. Otherwise, it may be a
     /// request for several hits.
@@ -96,6 +99,13 @@ impl RuleCounters {
             Verdict::Refuse => &self.refused,
         };
         checks[source_index(check.source)].fetch_add(1, Ordering::Relaxed);
+        if check.outcome.verdict == Verdict::Refuse && (check.shadow || check.admitted) {
+            self.would_refuse.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn would_refuse(&self) -> u64 {
+        self.would_refuse.load(Ordering::Relaxed)
     }
 
     /// Records a peek (a check with 0 hits) or a rejected bill (a report of hits already used).
@@ -115,10 +125,11 @@ impl RuleCounters {
     }
 
     /// Returns the number of checks that the rule has refused since the previous call of this
-    /// method.
+    /// method, without those whose call passed.
     pub(super) fn refused_since_logged(&self) -> u64 {
-        let refused = self.refused.iter().map(|checks| checks.load(Ordering::Relaxed)).sum();
-        u64::saturating_sub(refused, self.refused_when_logged.swap(refused, Ordering::Relaxed))
+        let over: u64 = self.refused.iter().map(|checks| checks.load(Ordering::Relaxed)).sum();
+        let refused = over.saturating_sub(self.would_refuse());
+        refused.saturating_sub(self.refused_when_logged.swap(refused, Ordering::Relaxed))
     }
 
     /// Returns whether the rule has rejected a bill (a report of hits already used) after a peek (a

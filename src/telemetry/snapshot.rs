@@ -2,7 +2,7 @@
 //! live page.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::counters::Telemetry;
 use super::lost_bills;
@@ -15,6 +15,8 @@ pub struct Snapshot {
     pub admitted: u64,
     /// Number of rejected calls.
     pub refused: u64,
+    /// Number of admitted calls that would have been rejected without shadow mode.
+    pub would_be_rejected: u64,
     /// Check counts of each rule of the active policy, by rule name.
     pub rules: Vec<(RuleName, RuleSnapshot)>,
 }
@@ -25,22 +27,31 @@ pub struct Snapshot {
 pub struct RuleSnapshot {
     /// Number of checks, whether passed or refused.
     pub checks: u64,
-    /// Number of checks over the limit, whether the limit is enforced or in shadow mode.
+    /// Number of checks over the limit that rejected their call.
     pub refused: u64,
+    /// Number of checks over the limit whose call passed, because of shadow mode or of another quota
+    /// group.
+    pub would_refuse: u64,
 }
 
 impl RuleSnapshot {
-    fn new(counters: &RuleCounters) -> RuleSnapshot {
-        let [passed, refused] = counters.checks().map(|by_source| by_source.iter().sum::<u64>());
-        RuleSnapshot { checks: passed + refused, refused }
+    fn add(&mut self, counters: &RuleCounters, global_shadow: bool) {
+        let [passed, over] = counters.checks().map(|by_source| by_source.iter().sum::<u64>());
+        // The two counts are not read at the same moment.
+        let would_refuse = if global_shadow { over } else { counters.would_refuse().min(over) };
+        self.checks += passed + over;
+        self.refused += over - would_refuse;
+        self.would_refuse += would_refuse;
     }
 }
 
-/// Latency percentiles since the process started. Latency is the time from receiving a call to
+/// Latency percentiles of the last minute. Latency is the time from receiving a call to
 /// sending its response. A percentile above the histogram's last bound, 1 s, is reported as that
 /// bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
+    /// Number of calls in the last minute.
+    pub calls: u64,
     /// 50th percentile (median).
     pub p50: Duration,
     /// 99th percentile.
@@ -75,33 +86,36 @@ impl Telemetry {
         let tables = self.rule_tables();
         let mut detailed: HashMap<RuleName, RuleSnapshot> = HashMap::new();
         for row in self.detailed_counters().rows() {
-            let (sums, more) =
-                (detailed.entry(row.rule).or_default(), RuleSnapshot::new(&row.counters));
-            sums.checks += more.checks;
-            sums.refused += more.refused;
+            detailed.entry(row.rule).or_default().add(&row.counters, self.global_shadow);
         }
         let rules = tables.current.by_name.iter().map(|(name, counters)| {
-            let (sums, more) = (
-                RuleSnapshot::new(counters.to_read()),
-                detailed.get(name).copied().unwrap_or_default(),
-            );
-            let (checks, refused) = (sums.checks + more.checks, sums.refused + more.refused);
-            (name.clone(), RuleSnapshot { checks, refused })
+            let mut sums = detailed.get(name).copied().unwrap_or_default();
+            sums.add(counters.to_read(), self.global_shadow);
+            (name.clone(), sums)
         });
         Snapshot {
             admitted: totals.decided[0].iter().sum(),
             refused: totals.decided[1].iter().sum(),
+            would_be_rejected: totals.would_be_rejected,
             rules: rules.collect(),
         }
     }
 
-    /// Returns latency percentiles since the process started; `None` before the first call.
-    pub fn latency(&self) -> Option<Latency> {
-        let durations = self.sum_workers().durations;
+    /// Keeps the latencies so far, from which those of the last minute follow. Call this about once
+    /// a second.
+    pub fn keep_latency(&self, now: Instant) {
+        self.recent_latency.keep(now, || self.sum_workers().durations);
+    }
+
+    /// Returns latency percentiles of the last minute; `None` if it had no call.
+    pub fn latency(&self, now: Instant) -> Option<Latency> {
+        let durations = self.recent_latency.last_minute(now, self.sum_workers().durations);
         let bound_max = durations.bounds.last().copied().unwrap_or_default();
         let percentile =
             |fraction| Duration::from_micros(durations.quantile(fraction).unwrap_or(bound_max));
-        (durations.count() > 0).then(|| Latency {
+        let calls = durations.count();
+        (calls > 0).then(|| Latency {
+            calls,
             p50: percentile(0.5),
             p99: percentile(0.99),
             p999: percentile(0.999),
@@ -112,9 +126,11 @@ impl Telemetry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Clock;
     use crate::domain::fixtures::check_event;
     use crate::domain::{
-        Code, Decision, DetailedCheck, Hits, Micros, Observer, Outcome, RpcOutcome, RuleId, Source,
+        CheckEvent, Code, Decision, DetailedCheck, Hits, Micros, Observer, Outcome, RpcOutcome,
+        RuleId, Source,
     };
 
     #[test]
@@ -134,38 +150,76 @@ mod tests {
             });
         }
         let passed = check_event(0, 1, Outcome::pass(Hits(9)));
-        let refused = check_event(0, 1, Outcome::refuse_for(Micros::SECOND));
+        let would_refuse = check_event(0, 1, Outcome::refuse_for(Micros::SECOND));
+        let refused = CheckEvent { admitted: false, ..would_refuse };
         telemetry.on_check(&passed);
         telemetry.on_check(&refused);
         let detailed_path = || "d.a_x".to_owned();
         let detailed =
             DetailedCheck { domain: "d", rule_path: "d.a", detailed_path: &detailed_path };
-        for event in [passed, refused, refused] {
+        for event in [passed, refused, would_refuse] {
             telemetry.on_detailed_check(&event, &detailed);
         }
-        let rules = vec![(name, RuleSnapshot { checks: 5, refused: 3 })];
-        assert_eq!(telemetry.snapshot(), Snapshot { admitted: 2, refused: 1, rules });
+        let mut expected = Snapshot {
+            admitted: 2,
+            refused: 1,
+            would_be_rejected: 0,
+            rules: vec![(name, RuleSnapshot { checks: 5, refused: 2, would_refuse: 1 })],
+        };
+        assert_eq!(telemetry.snapshot(), expected);
+        expected.rules[0].1 = RuleSnapshot { checks: 5, refused: 0, would_refuse: 3 };
+        assert_eq!(telemetry.with_global_shadow(true).snapshot(), expected);
     }
 
     #[test]
     fn latency_is_reported_as_three_percentiles() {
-        let telemetry = Telemetry::new(0.8);
-        assert_eq!(telemetry.latency(), None);
+        let (telemetry, now) = (Telemetry::new(0.8), Clock::System.monotonic_now());
+        assert_eq!(telemetry.latency(now), None);
         for (calls, took_us) in [(400, 25), (560, 100), (38, 1_000), (2, 10_000)] {
             for _ in 0..calls {
                 telemetry.on_response(RpcOutcome::Decided, Duration::from_micros(took_us));
             }
         }
         let expected = Latency {
+            calls: 1_000,
             p50: Duration::from_micros(100),
             p99: Duration::from_millis(1),
             p999: Duration::from_millis(10),
         };
-        assert_eq!(telemetry.latency(), Some(expected));
+        assert_eq!(telemetry.latency(now), Some(expected));
         for _ in 0..10 {
             telemetry.on_response(RpcOutcome::Decided, Duration::from_secs(2));
         }
-        let slow = telemetry.latency().map(|latency| latency.p999);
+        let slow = telemetry.latency(now).map(|latency| latency.p999);
         assert_eq!(slow, Some(Duration::from_secs(1)), "the last bound");
+    }
+
+    /// Each row: seconds at which a call takes as long as the row says, and what is then seen.
+    #[test]
+    fn a_freeze_leaves_the_latency_after_a_minute() {
+        let (telemetry, start) = (Telemetry::new(0.8), Clock::System.monotonic_now());
+        let rows: [(u64, Option<u64>, Option<u64>); 8] = [
+            (0, Some(1_000_000), Some(1_000_000)),
+            (1, Some(100), Some(1_000_000)),
+            (59, Some(100), Some(1_000_000)),
+            (61, Some(100), Some(100)),
+            (62, None, Some(100)),
+            (119, None, Some(100)),
+            (122, None, None),
+            // The process was frozen: no snapshot is from the last minute.
+            (999, Some(25), Some(25)),
+        ];
+        for (second, took_us, seen_us) in rows {
+            let now = start + Duration::from_secs(second);
+            if second > 0 {
+                // Several at a time, as after a freeze.
+                (0..100).for_each(|_| telemetry.keep_latency(now));
+            }
+            if let Some(took_us) = took_us {
+                telemetry.on_response(RpcOutcome::Decided, Duration::from_micros(took_us));
+            }
+            let seen = telemetry.latency(now).map(|latency| latency.p999.as_micros());
+            assert_eq!(seen, seen_us.map(u128::from), "at {second} s");
+        }
     }
 }

@@ -50,16 +50,7 @@ impl Policy {
     /// appended, separated by commas. As in envoyproxy/ratelimit, the name of a `rate_limit` is
     /// omitted.
     pub fn listing(&self) -> impl Iterator<Item = String> {
-        self.rules.iter().flat_map(|rule| {
-            let limits = rule.limits.iter().map(|limit| {
-                // A name in `rate_limit` is one of envoyproxy/ratelimit, which does not print it.
-                format!("{}: {}", rule.path, format_limit(rule, limit, limit.in_list))
-            });
-            let unlimited = rule
-                .unlimited
-                .then(|| format!("{}: {}", rule.path, format_rate("UNKNOWN", 0, rule)));
-            limits.chain(unlimited)
-        })
+        self.rules.iter().flat_map(Rule::listing)
     }
 
     /// Returns the name of the domain that contains the rule.
@@ -67,6 +58,19 @@ impl Policy {
         let root = self.tree.root_of(rule.node);
         let mut domains = self.tree.domains.iter();
         domains.find(|domain| domain.root == root).map_or("", |domain| &domain.name)
+    }
+}
+
+impl Rule {
+    /// Returns the rule's lines of [`Policy::listing`].
+    pub fn listing(&self) -> impl Iterator<Item = String> {
+        let limits = self.limits.iter().map(|limit| {
+            // A name in `rate_limit` is one of envoyproxy/ratelimit, which does not print it.
+            format!("{}: {}", self.path, format_limit(self, limit, limit.in_list))
+        });
+        let unlimited =
+            self.unlimited.then(|| format!("{}: {}", self.path, format_rate("UNKNOWN", 0, self)));
+        limits.chain(unlimited)
     }
 }
 

@@ -68,18 +68,17 @@ struct TopLimits {
     unplaced: u64,
 }
 
-/// Identity of a limit: the id of its rule and its position within the rule; `None` for all
-/// request overrides.
-type LimitId = Option<(RuleId, u16)>;
+/// Identity of a limit: the id of its rule and its position within the rule, `None` for all request
+/// overrides; and whether its refusals did not reject their calls, because of shadow mode or because
+/// a quota group of the call passes. Those are counted apart, so that a rule whose mode changes
+/// keeps both numbers.
+type LimitId = (Option<(RuleId, u16)>, bool);
 
 struct LimitEntry {
     /// Id of the limit in the policy of its latest refusal.
     id: LimitId,
     name: LimitName,
     latest_refusal: Micros,
-    /// Whether the limit's latest refusal did not reject its call, because the rule is in shadow
-    /// mode or because no enforced limit applies to a quota group of the call.
-    shadow: bool,
     windows: KeyWindows,
 }
 
@@ -123,11 +122,10 @@ impl TopRefusals {
         // drained cannot keep this loop running forever with the lock held.
         for _ in 0..CHANNEL_CAPACITY {
             let Ok(record) = limits.receiver.try_recv() else { break };
-            match limits.find_or_add_entry(record.limit, now, resolve) {
+            match limits.find_or_add_entry((record.limit, record.shadow), now, resolve) {
                 Some(at) => {
                     let entry = &mut limits.entries[at];
                     entry.latest_refusal = now;
-                    entry.shadow = record.shadow;
                     entry.windows.add(now, &record);
                 }
                 None => limits.unplaced += 1,
@@ -167,27 +165,23 @@ impl TopLimits {
         if let Some(at) = self.entries.iter().position(|entry| entry.id == id) {
             return Some(at);
         }
-        let name = match id {
+        let name = match id.0 {
             None => LimitName { rule: OVERRIDES_PATH.into(), ..LimitName::default() },
             Some((rule, limit)) => resolve(rule, usize::from(limit))?,
         };
         // The limit may have an entry from an earlier policy, in which its rule had another number.
-        let at = match self.entries.iter().position(|entry| entry.name == name) {
+        let mut entries = self.entries.iter();
+        let known = entries.position(|entry| entry.id.1 == id.1 && entry.name == name);
+        let at = match known {
             Some(at) => at,
-            None => self.add_entry(name, now)?,
+            None => self.add_entry(id, name, now)?,
         };
         self.entries[at].id = id;
         Some(at)
     }
 
-    fn add_entry(&mut self, name: LimitName, now: Micros) -> Option<usize> {
-        let entry = LimitEntry {
-            id: None,
-            name,
-            latest_refusal: now,
-            shadow: false,
-            windows: KeyWindows::default(),
-        };
+    fn add_entry(&mut self, id: LimitId, name: LimitName, now: Micros) -> Option<usize> {
+        let entry = LimitEntry { id, name, latest_refusal: now, windows: KeyWindows::default() };
         if self.entries.len() < TRACKED_LIMITS_MAX {
             self.entries.push(entry);
             return Some(self.entries.len() - 1);

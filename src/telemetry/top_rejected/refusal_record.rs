@@ -46,8 +46,8 @@ pub(super) struct RefusalRecord {
     pub(super) limit: Option<(RuleId, u16)>,
     /// Keyed hash that identifies the counter.
     pub(super) counter: u128,
-    /// Whether the refusal did not reject its call, because the rule is in shadow mode or because
-    /// no enforced limit applies to a quota group of the call.
+    /// Whether the refusal did not reject its call, because of shadow mode or because a quota group
+    /// of the call passes.
     pub(super) shadow: bool,
     length: u8,
     is_truncated: bool,

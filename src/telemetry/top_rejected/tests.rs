@@ -220,7 +220,7 @@ fn a_key_that_took_the_place_of_another_has_bounds_that_differ_by_its_error() {
 }
 
 #[test]
-fn limits_are_listed_by_rejections_each_with_its_latest_shadow_mode() {
+fn limits_are_listed_by_rejections_and_those_in_shadow_mode_apart() {
     let top = TopRefusals::new(ValueDisplay::Shortened);
     let entries = [Entry { key: b"token", value: b"ann" }];
     let counter = CounterKey { identity: 1, tag: None };
@@ -244,9 +244,11 @@ fn limits_are_listed_by_rejections_each_with_its_latest_shadow_mode() {
         .map(|each| (&*each.rule, each.limit.as_deref(), each.refused, each.shadow))
         .collect();
     let expected = [
-        ("d.a", Some("hourly"), 3, false),
-        ("d.a", Some("daily"), 2, true),
+        ("d.a", Some("hourly"), 2, true),
         ("(override)", None, 1, false),
+        ("d.a", Some("daily"), 1, false),
+        ("d.a", Some("daily"), 1, true),
+        ("d.a", Some("hourly"), 1, false),
     ];
     assert_eq!(listed, expected);
 }

@@ -50,10 +50,10 @@ pub struct TopLimit {
     pub rule: String,
     /// Name of the limit within its rule; `None` if unnamed.
     pub limit: Option<String>,
-    /// Whether the limit's latest refusal did not reject its call, because the rule is in shadow
-    /// mode or because no enforced limit applies to a quota group of the call.
+    /// Whether the refusals did not reject their calls, because of shadow mode or because a quota
+    /// group of the call passes. A limit with refusals of both kinds is listed twice.
     pub shadow: bool,
-    /// Number of refused checks in the window, including those whose call was not rejected.
+    /// Number of refused checks in the window.
     pub refused: u64,
     /// Most rejected keys, at most ten.
     pub keys: Vec<TopKey>,
@@ -107,7 +107,7 @@ fn build_window(
             domain: limit.name.domain.to_string(),
             rule: limit.name.rule.to_string(),
             limit: (!limit.name.limit.is_empty()).then(|| limit.name.limit.to_string()),
-            shadow: limit.shadow,
+            shadow: limit.id.1,
             refused,
             keys: keys.collect(),
         })

@@ -150,18 +150,70 @@ fn a_reload_keeps_switches_whose_target_still_exists() {
     assert_eq!(http::get(debug, "/switches").body, "edge: deny\n");
 }
 
+const EVERY_KIND: &str = "
+domain: edge
+descriptors:
+  - {key: client, rate_limit: {name: daily, unit: year, requests_per_unit: 5}}
+  - {key: free, rate_limit: {unlimited: true}}
+  - {key: slots, rate_limit: {name: open, algorithm: concurrency, requests_per_unit: 3}}
+  - key: endpoint
+    descriptors: [{key: path, rate_limit: {unit: year, requests_per_unit: 5}}]
+  - key: plan
+    rate_limit:
+      unit: year
+      requests_per_unit: 5
+      algorithm: token_bucket
+      tiers: {method: separate, default: none, classes: {gold: {share: 50%}}}
+";
+
+/// Each row: domain and descriptor of a reset, its exit code, and what it says.
 #[test]
-fn a_reset_of_unused_counters_says_so() {
-    let (serving, token) = serving(&[]);
+fn a_reset_that_changes_nothing_says_so_in_the_log_the_answer_and_the_command() {
+    let files = directory(&[("policy.yaml", EVERY_KIND), ("token", TOKEN)]);
+    let path = |name: &str| files.path().join(name).display().to_string();
+    let (policy, token) = (path("policy.yaml"), path("token"));
+    let mut command = tidegate();
+    command.args(["serve", "--policy", &policy, "--debug-token-file", &token]);
+    let serving = Tidegate::start(&mut command, files);
     let debug = serving.port("debug").to_string();
     let side = ["--debug", &debug, "--debug-token-file", &token];
-    let reset = |descriptor: &str| run(&[&["reset", "edge", descriptor][..], &side].concat());
-    let nothing = "nothing to reset: no hits were counted for these values";
+    let reset =
+        |domain: &str, descriptor: &str| run(&[&["reset", domain, descriptor][..], &side].concat());
+    let resets = |message: &str| serving.log().matches(&format!("\"{message}\"")).count();
+    let rows = [
+        ("edgy", "client=ann", 69, "the policy has no such domain"),
+        ("edge", "customer=ann", 69, "/explain says where matching ends"),
+        ("edge", "endpoint=login", 69, "/explain says where matching ends"),
+        ("edge", "client=ann,path=/", 69, "/explain says where matching ends"),
+        ("edge", "free=ann", 69, "its rule is unlimited"),
+        ("edge", "plan=iron", 69, "its value belongs to no consumer class"),
+        ("edge", "client=anne", 0, "nothing to reset: no hits were counted for these values"),
+        ("edge", "slots=ann", 0, "nothing was reset: concurrency slots are held until released"),
+    ];
+    let slot = r#"{"domain":"edge","descriptors":[{"entries":[{"key":"slots","value":"ann"}]}]}"#;
+    assert_eq!(http::post(serving.port("http"), "/json", slot).status, 200);
+    for (at, (domain, descriptor, code, text)) in rows.into_iter().enumerate() {
+        let ran = reset(domain, descriptor).with_code(code);
+        assert!(format!("{}{}", ran.out, ran.err).contains(text), "{} {}", ran.out, ran.err);
+        assert_eq!(resets("nothing to reset"), at + 1, "{descriptor}: {}", serving.log());
+        assert_eq!(resets("counters reset by hand"), 0, "{descriptor}");
+    }
+    assert!(!serving.log().contains("ann"), "the log has no values of descriptors");
     assert_eq!(asked(&serving, "ann"), 200);
-    assert!(reset("client=anne").with_code(0).out.contains(nothing));
-    assert!(!reset("client=ann").with_code(0).out.contains(nothing));
-    let unmatched = reset("customer=ann").with_code(69);
-    assert!(unmatched.err.contains("no rule with a limit matches"), "{}", unmatched.err);
+    // A switch hides neither the counter nor what a reset does to it.
+    for to in ["deny", "allow", "20%25", "shadow"] {
+        assert_eq!(
+            order(serving.port("debug"), &format!("/switch?target=edge.client&to={to}"), TOKEN)
+                .status,
+            200
+        );
+    }
+    let ran = reset("edge", "client=ann").with_code(0);
+    assert!(ran.out.starts_with("edge.client (daily): 5 of 5 left"), "{}", ran.out);
+    assert!(ran.out.contains("switched: edge.client: shadow"), "{}", ran.out);
+    assert!(!ran.out.contains("nothing"), "{}", ran.out);
+    let line = serving.logged("counters reset by hand").expect("it is logged");
+    assert_eq!((&line["rule"], &line["counters"]), (&"edge.client".into(), &1.into()));
 }
 
 #[test]

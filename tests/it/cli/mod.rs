@@ -9,6 +9,7 @@ mod degraded_service;
 mod exit_codes;
 mod forward_auth;
 mod http_ports;
+mod modes;
 mod policy_reload;
 mod ratelimit_compatibility;
 mod ratelimit_metrics;
