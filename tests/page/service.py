@@ -6,12 +6,15 @@ import os
 import pathlib
 import subprocess
 import tempfile
+import urllib.request
 
 from browser import until
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEBUG = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug"
 PROGRAM = pathlib.Path(os.environ.get("TIDEGATE", DEBUG / "tidegate"))
+
+TOKEN = "between-friends"
 
 POLICY = """\
 domain: edge
@@ -41,6 +44,7 @@ class Service:
         self.directory = tempfile.TemporaryDirectory()
         path = pathlib.Path(self.directory.name)
         (path / "edge.yaml").write_text(policy)
+        (path / "token").write_text(TOKEN)
         self.log = path / "log"
         environment = {"GRPC_HOST": "127.0.0.1", "GRPC_PORT": "0", "HOST": "127.0.0.1", "PORT": "0",
                        "DEBUG_PORT": "0", "LOG_FORMAT": "json", "TIDEGATE_THREADS": "1",
@@ -48,9 +52,10 @@ class Service:
         with self.log.open("wb") as log:
             # In its directory, so that the policy's file has a name without one.
             self.process = subprocess.Popen(
-                [PROGRAM, "serve", "--policy", "edge.yaml", *arguments], env=environment, cwd=path,
+                [PROGRAM, "serve", "--policy", "edge.yaml", "--debug-token-file", "token", *arguments], env=environment, cwd=path,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        until("it is ready", lambda: self.logged("ready"))
+        degraded = "ready, degraded: Redis is not connected"
+        until("it is ready", lambda: self.logged("ready") or self.logged(degraded))
         self.ports = self.logged("listening")
         self.calls = http.client.HTTPConnection(self.ports["http"], timeout=10)
 
@@ -69,6 +74,11 @@ class Service:
         self.calls.request("POST", "/json", body, {"Content-Type": "application/json"})
         reply = self.calls.getresponse()
         return json.loads(reply.read())["overallCode"]
+
+    def order(self, path):
+        """An operator's change."""
+        request = urllib.request.Request(self.page() + path, b"", {"Authorization": f"Bearer {TOKEN}"})
+        urllib.request.urlopen(request, timeout=10).close()
 
     def close(self):
         self.calls.close()

@@ -24,6 +24,8 @@ class Page(unittest.TestCase):
     def setUp(self):
         self.service = Service()
         self.addCleanup(self.service.close)
+        # The page of the former test polls a service that has ended.
+        self.browser.open("about:blank")
         self.browser.console()
         self.browser.look("light", 1280, 900)
         self.browser.open(self.service.page())
@@ -141,7 +143,7 @@ class Page(unittest.TestCase):
                     {"type": kind, "value": key} for key in "api_token=k" for kind in ("keyDown", "keyUp")]}]})
                 self.browser.press("tab", "enter")
                 until("an answer", lambda: "OK: admitted" in self.browser.text("#answer"))
-        for target in ("Skip to refused keys", "Policy", "pause", "now", "domain", "search"):
+        for target in ("Skip to rejected keys", "Policy", "pause", "now", "domain", "search"):
             self.assertIn(target, reached)
         focus = self.browser.run("""
             document.querySelector('#pause').focus({focusVisible: true});
@@ -221,3 +223,118 @@ class Offline(unittest.TestCase):
         self.assertTrue(refused, "a script that is not the page's does not run")
         service.process.kill()
         until("it says that nobody answers", lambda: browser.text("#state").startswith("No answer since"))
+        self.assertIn("This replica does not answer. The numbers below are those of", browser.text("#stale"))
+        self.assertEqual(browser.run("return document.title"), "(old) Tidegate")
+        for scheme in ("light", "dark"):
+            browser.look(scheme, 1280, 900)
+            for number in ("#admitted", "#refused", "#store-now"):
+                self.assertNotEqual(browser.run(INK, number), browser.run(INK, "header h1"), f"{scheme}: {number}")
+            self.assertEqual(browser.run(CONTRAST), [], f"{scheme}: below 4.5 to 1")
+
+
+INK = "return getComputedStyle(document.querySelector(arguments[0])).color"
+
+
+class Modes(unittest.TestCase):
+    """What the page says of modes in which calls are decided otherwise than the policy says."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.browser = Browser()
+        cls.addClassCleanup(cls.browser.close)
+
+    def serve(self, *arguments, **more):
+        service = Service(*arguments, **more)
+        self.addCleanup(service.close)
+        self.browser.look("light", 1280, 900)
+        self.browser.open(service.page())
+        until("the page is live", lambda: self.browser.text("#state") == "Live")
+        return service
+
+    def shown(self, selector, text, act=lambda: None):
+        def look():
+            act()
+            return text in (self.browser.text(selector) or "")
+        until(f"{selector} shows {text!r}", look)
+
+    def spend(self, service, descriptor, calls=12):
+        return [service.call([descriptor]) for _ in range(calls)]
+
+    def test_without_a_mode_there_is_no_banner(self):
+        self.serve()
+        self.shown("#latency", "–")
+        self.assertFalse(self.browser.run("return document.querySelector('#modes').checkVisibility()"))
+        self.assertFalse(self.browser.run("return document.querySelector('#shadow-tile').checkVisibility()"))
+
+    def test_global_shadow_mode_is_named_and_nothing_counts_as_rejected(self):
+        service = self.serve("--shadow-mode")
+        self.shown("#modes", "Global shadow mode (--shadow-mode): no call is rejected")
+        spend = lambda: self.assertEqual(set(self.spend(service, ("api_token", "ann"))), {"OK"})
+        self.shown("#groups", "would be rejected", spend)
+        self.assertNotIn(" rejected\n", self.browser.text("#groups").replace("would be rejected", ""))
+        until("a rate", lambda: spend() or self.browser.text("#would-be-rejected").split()[0] not in ("–", "0"))
+        self.assertEqual(self.browser.text("#refused").split()[0], "0")
+        self.assertEqual(self.browser.text("#keys-now").split()[0], "none")
+        self.shown("#rates", "would be rejected", spend)
+        self.browser.fill("#descriptors", "api_token=ann")
+        self.browser.click("#form button")
+        self.shown("#answer", "would be rejected, but passes in global shadow mode")
+        for scheme in ("light", "dark"):
+            self.browser.look(scheme, 1280, 900)
+            self.assertEqual(self.browser.run(CONTRAST), [], f"{scheme}: below 4.5 to 1")
+        self.browser.look("light", 360, 800)
+        self.assertLessEqual(self.browser.run("return document.documentElement.scrollWidth"), 360)
+
+    def test_global_quota_mode_is_named(self):
+        self.serve("--quota-mode")
+        self.shown("#modes", "Global quota mode (--quota-mode)")
+
+    def test_a_rule_in_shadow_mode_would_reject_and_another_rejects(self):
+        service = self.serve()
+        while service.call([("endpoint", "search")], hits=20) == "OK" and "would be rejected" not in (
+                self.browser.text("#groups") or ""):
+            pass
+        self.spend(service, ("api_token", "ann"), 7)
+        self.shown("#groups", "2 rejected")
+        self.shown("#keys-now", "1 would be rejected")
+        self.shown("#rates", "shadow", lambda: service.call([("endpoint", "search")]))
+        self.browser.fill("#descriptors", "endpoint=search")
+        self.browser.fill("#hits", "40")
+        self.browser.click("#form button")
+        self.shown("#answer", "would be rejected, but passes in the shadow mode of its rule")
+
+    def test_each_switch_is_shown_beside_the_numbers_of_its_rule_until_it_ends(self):
+        service = self.serve()
+        for target, to, effect in [
+                ("edge.api_token", "deny", "every call is rejected"), ("edge", "shadow", "would be rejected"),
+                ("edge.api_token", "allow", "every call passes"), ("edge.api_token", "20%25", "percentage")]:
+            service.order(f"switch?target={target}&to={to}&for=600")
+            word = to.replace("%25", "%")
+            self.shown("#modes", f"Switch on {target}: {word}. For it, ")
+            for text in (effect, " ago, ends in 10 min"):
+                self.assertIn(text, self.browser.text("#modes"))
+            self.shown("#listing", f"switched: {word}")
+            self.assertIn("per-token: 5 per year", self.browser.text("#listing"))
+            self.shown("#rates", f"switched: {word}", lambda: service.call([("api_token", "bob")]))
+            service.order("undo")
+            until("the banner is gone", lambda: not self.browser.text("#modes-on"))
+        service.order("switch?target=edge&to=deny")
+        self.shown("#modes", "without an end")
+
+    def test_without_redis_counters_are_not_called_shared(self):
+        self.serve("--redis-url", "127.0.0.1:1", "--store-budget", "1s")
+        self.shown("#modes", "A call that Redis does not decide follows its rule’s on_store_failure")
+        self.assertIn("those are not shared", self.browser.text("#store-facts"))
+        self.assertNotIn("shared by all replicas", self.browser.text("#store-facts"))
+
+    def test_latency_is_that_of_the_last_minute(self):
+        service = self.serve()
+        self.shown("#latency", "p99 of the last minute", lambda: service.call([("tenant", "a")]))
+
+    def test_a_paused_page_says_of_when_its_numbers_are(self):
+        service = self.serve()
+        self.shown("#rates", "edge.tenant", lambda: service.call([("tenant", "a")]))
+        self.browser.click("#pause")
+        self.assertIn("Paused. The numbers below are those of", self.browser.text("#stale"))
+        self.browser.click("#pause")
+        until("they are of now", lambda: not self.browser.text("#stale") and self.browser.text("#state") == "Live")
