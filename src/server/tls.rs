@@ -8,15 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
-use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
-    SignatureScheme,
-};
+use rustls::{CertificateError, DistinguishedName, RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -24,7 +20,7 @@ use tokio_rustls::server::TlsStream;
 use super::authz;
 use super::authz::{Caller, CertificateRole, Grant, TlsCounters};
 use crate::domain::{Micros, UnreadableKind};
-use crate::tls::{TlsError, parse_certificates, parse_identity};
+use crate::tls::{TlsError, parse_certificates, parse_identity, verify_signatures_by};
 
 /// Input for the TLS configuration of the gRPC port: the server's certificate and private key, and
 /// the rules for client certificates.
@@ -258,27 +254,7 @@ impl ClientCertVerifier for CallerVerifier {
         }
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.signature_verifier.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.signature_verifier.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.signature_verifier.supported_verify_schemes()
-    }
+    verify_signatures_by!(signature_verifier);
 }
 
 #[cfg(test)]
