@@ -85,7 +85,7 @@ fn describe_lifetime(lifetime: Option<Duration>) -> String {
 pub(super) fn list_overrides(decider: &ServiceDecider, overrides: &RuntimeOverrides) -> String {
     let listed = overrides.list(Clock::System.monotonic_now());
     let mut text: String = listed.iter().map(|set| format!("{set}\n")).collect();
-    if decider.store().redis().is_some_and(|redis| redis.store_override().is_disabled()) {
+    if decider.store().redis().is_some_and(|redis| redis.is_store_disabled()) {
         text.push_str("(store): away\n");
     }
     if text.is_empty() {

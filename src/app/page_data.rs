@@ -232,6 +232,8 @@ struct NodeView {
     /// Number of connections to this Redis node that were lost, or closed after an error, since the
     /// process started.
     losses: u64,
+    /// Number of error replies from this Redis node since the process started, by kind, without zeros.
+    errors: BTreeMap<&'static str, u64>,
 }
 
 pub(super) fn build_now_response<'a>(
@@ -291,6 +293,11 @@ fn node_view(report: NodeReport) -> NodeView {
         open_breakers: stats.breaker_open.get(),
         calls: stats.calls.get(),
         losses: stats.losses.get(),
+        errors: stats
+            .errors()
+            .filter(|(_, count)| *count > 0)
+            .map(|(kind, count)| (kind.as_str(), count))
+            .collect(),
         address: report.address,
     }
 }

@@ -139,7 +139,7 @@ impl RuntimeOverrides {
     ) {
         let mut state = self.lock_state();
         state.store_disabled_until = lifetime.map(|lifetime| now + lifetime);
-        redis.store_override().disable();
+        redis.set_store_disabled(true);
         tracing::warn!(
             seconds = lifetime.map(|lifetime| lifetime.as_secs()),
             "Redis disabled by hand"
@@ -149,7 +149,7 @@ impl RuntimeOverrides {
     /// Ends a simulated outage of Redis.
     pub(super) fn enable_store(&self, redis: &RedisStack) {
         self.lock_state().store_disabled_until = None;
-        redis.store_override().enable();
+        redis.set_store_disabled(false);
         tracing::warn!("Redis enabled again");
     }
 

@@ -133,7 +133,8 @@ async fn run(
     let (files, rules) = (started.files, decider.policy().rules().len());
     let watchers = watch_files(started, overrides, certificates)?;
     log_global_modes(configuration);
-    log_ready(is_connected, files, rules, &telemetry.policy_fingerprint());
+    let addresses = decider.store().redis().map(|redis| redis.remote().transport().addresses());
+    log_ready(is_connected, addresses, files, rules, &telemetry.policy_fingerprint());
     let stop = async {
         let drain = signals.wait_for_stop(|| watchers.iter().for_each(WatcherThread::reload)).await;
         tracing::info!("stopping");
@@ -168,12 +169,26 @@ fn rate_limit_service(
     Arc::new(service)
 }
 
-fn log_ready(is_connected: bool, files: Option<usize>, rules: usize, fingerprint: &str) {
+fn log_ready(
+    is_connected: bool,
+    addresses: Option<String>,
+    files: Option<usize>,
+    rules: usize,
+    fingerprint: &str,
+) {
+    let store = if addresses.is_some() { "redis" } else { "memory" };
     if is_connected {
-        tracing::info!(files, rules, fingerprint, "ready");
+        tracing::info!(store, addresses, files, rules, fingerprint, "ready");
     } else {
         let calls = "decided by each rule's on_store_failure, by default with counters in memory";
-        tracing::warn!(calls, files, rules, fingerprint, "ready, degraded: Redis is not connected");
+        tracing::warn!(
+            calls,
+            addresses,
+            files,
+            rules,
+            fingerprint,
+            "ready, degraded: Redis is not connected"
+        );
     }
 }
 

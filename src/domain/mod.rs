@@ -8,6 +8,7 @@ mod bounds;
 mod calendar;
 mod check;
 mod decision;
+mod failure_kind;
 #[cfg(test)]
 pub(crate) mod fixtures;
 mod fraction;
@@ -33,6 +34,7 @@ pub use decision::{
     CheckEvent, Code, Decision, DetailedCheck, InvalidReason, LimitedBy, LossCause, LostBill,
     NoLimitReason, Observer, RefusalEvent, RpcOutcome, RuleId, Status, StatusLimit, WaitPrecision,
 };
+pub use failure_kind::FailureKind;
 pub use fraction::Fraction;
 pub use held_memory::{CALLER_FLOOR_BYTES, CallPlace, CallerMemory, HeldBuffer, HeldMemory, Hold};
 pub use histogram::{

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::named_enum::named_enum;
-use super::{Algorithm, Check, CounterKey, Hits, Limit, Micros};
+use super::{Algorithm, Check, CounterKey, FailureKind, Hits, Limit, Micros};
 
 /// Verdict of a limit on one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,12 +229,14 @@ pub struct Answers {
     /// Reply that the store may still receive after the call's deadline. `None` if every check was
     /// answered or was not executed.
     pub late: Option<LateReply>,
+    /// Reason why checks are unanswered. `None` if all are answered, or the store does not tell.
+    pub failure: Option<FailureKind>,
 }
 
 impl Answers {
     /// Creates the answers of a store that has answered in time.
     pub fn new(each: Vec<Answer>, source: Source) -> Answers {
-        Answers { each, source, late: None }
+        Answers { each, source, late: None, failure: None }
     }
 
     /// Returns the hits that the answered checks charged to the store that all replicas share, or

@@ -36,8 +36,8 @@ mod tests {
     use crate::clock::Clock;
     use crate::domain::fixtures::{fixed_window, take};
     use crate::domain::{
-        Accounting, Answer, Answers, Call, Check, ExecutionStatus, Micros, Op, Outcome, Receipt,
-        Source,
+        Accounting, Answer, Answers, Call, Check, ExecutionStatus, FailureKind, Micros, Op,
+        Outcome, Receipt, Source,
     };
     use crate::resilience::stack::{Stack, StackConfig};
     use crate::store::delivery::unanswered;
@@ -52,7 +52,7 @@ mod tests {
             let answer = tokio::time::sleep(self.0);
             match tokio::time::timeout_at(call.deadline.unwrap().into(), answer).await {
                 Ok(()) => Answers::new(vec![Answer::NotAsked; call.checks.len()], Source::Redis),
-                Err(_) => unanswered(call, ExecutionStatus::Unknown, Source::Redis),
+                Err(_) => unanswered(call, ExecutionStatus::Unknown, FailureKind::TimedOut),
             }
         }
 

@@ -25,16 +25,18 @@ use std::sync::atomic::Ordering;
 use super::late_charges::LateCharge;
 use super::ledger::counts_hits;
 use super::merge::{LocalChecks, MergeResult, merge};
-use super::outage::FallbackReason;
 use super::stack::Stack;
 use crate::domain::{
-    Accounting, Answer, Answers, Call, Check, ExecutionStatus, Hits, LateFate, Op, Receipt, Source,
-    Verdict,
+    Accounting, Answer, Answers, Call, Check, ExecutionStatus, FailureKind, Hits, LateFate, Op,
+    Receipt, Source, Verdict,
 };
 use crate::store::{LocalStore, Store};
 
 /// Answer to a check that was not sent to the remote store.
 const NOT_EXECUTED: Answer = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
+
+/// Answer to a check that the remote store may have charged.
+const UNKNOWN: Answer = Answer::Unanswered { executed: ExecutionStatus::Unknown };
 
 impl<S: Store, L: LocalStore> Stack<S, L> {
     /// Returns the final answers to a call, given the remote store's answers. For each check,
@@ -46,10 +48,10 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
         answers: Answers,
         is_counted: &[bool],
     ) -> Answers {
-        if let Some(reason) = fallback_reason(&answers) {
-            return self.fall_back(call, answers, reason, is_counted);
+        if let Some(failure) = failure_kind(&answers) {
+            return self.fall_back(call, answers, failure, is_counted);
         }
-        self.outages.record_success(call.now);
+        self.outages.record_success(call.now, answers.source == Source::Redis);
         self.ledger.mirror(call, &answers.each, |_| true, is_counted);
         answers
     }
@@ -60,11 +62,11 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
         self: &Arc<Self>,
         call: &Call<'_>,
         mut answers: Answers,
-        reason: FallbackReason,
+        failure: FailureKind,
         is_counted: &[bool],
     ) -> Answers {
-        self.outages.record_fallback(reason, call.now);
-        if matches!(reason, FallbackReason::Shed | FallbackReason::TimedOut) {
+        self.outages.record_fallback(failure, call.now, |kind| self.remote.failure(kind));
+        if failure.is_overload() || answers.each.contains(&UNKNOWN) {
             self.ledger.missing.record_local_decision(call.now);
         }
         let received = answers.each.clone();
@@ -89,14 +91,11 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
         if is_admitted {
             self.ledger.record_unconfirmed(call, is_remote);
         }
-        answers.source = match reason {
-            FallbackReason::Shed => {
-                self.charge_later(call, &answers.each, &received, is_admitted);
-                Source::Shed
-            }
-            FallbackReason::Unreachable | FallbackReason::TimedOut | FallbackReason::Rehearsed => {
-                Source::Local
-            }
+        answers.source = if failure.is_overload() {
+            self.charge_later(call, &answers.each, &received, is_admitted);
+            Source::Shed
+        } else {
+            Source::Local
         };
         answers
     }
@@ -155,20 +154,14 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
 
 /// Returns the reason why the remote store left checks unanswered, or `None` if it answered all of
 /// them.
-fn fallback_reason(answers: &Answers) -> Option<FallbackReason> {
-    let reasons = answers.each.iter().filter_map(|answer| match answer {
-        Answer::Unanswered { executed: ExecutionStatus::Unknown } => Some(FallbackReason::TimedOut),
-        Answer::Unanswered { executed: ExecutionStatus::NotExecuted } => {
-            Some(match answers.source {
-                Source::Shed => FallbackReason::Shed,
-                // An operator has disabled the store.
-                Source::Local => FallbackReason::Rehearsed,
-                Source::Memory | Source::Redis | Source::Cached | Source::Policy => {
-                    FallbackReason::Unreachable
-                }
-            })
-        }
-        Answer::Decided(_) | Answer::NotAsked | Answer::LastKnown { .. } => None,
-    });
-    reasons.max_by_key(|reason| *reason as u8)
+fn failure_kind(answers: &Answers) -> Option<FailureKind> {
+    let is_unknown = answers.each.contains(&UNKNOWN);
+    if !is_unknown && !answers.each.contains(&NOT_EXECUTED) {
+        return None;
+    }
+    Some(answers.failure.unwrap_or(match answers.source {
+        Source::Shed => FailureKind::Overload,
+        _ if is_unknown => FailureKind::TimedOut,
+        _ => FailureKind::NotConnected,
+    }))
 }

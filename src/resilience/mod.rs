@@ -23,7 +23,6 @@
 //! | `replica_limits` | holds this replica's share of each limit |
 //! | [`outage`] | tracks outages of the remote store, with their start and reason |
 //! | `recent_calls` | counts the calls of the last second |
-//! | [`store_override`] | lets an operator disable the remote store to rehearse an outage |
 //!
 //! Not here: the arithmetic of limits (`algorithm`), the circuit breaker (`store::redis::client`).
 
@@ -31,7 +30,6 @@ pub mod deadline;
 pub mod outage;
 pub mod stack;
 pub mod stack_stats;
-pub mod store_override;
 
 mod background_refunds;
 mod fallback;

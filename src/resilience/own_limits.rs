@@ -18,7 +18,8 @@ use super::ledger::OwnOutcomes;
 use super::remaining_checks::RemainingChecks;
 use super::stack::Stack;
 use crate::domain::{
-    Answer, Answers, Call, Check, ExecutionStatus, Hits, Outcome, OwnedCall, Role, Source, Verdict,
+    Answer, Answers, Call, Check, ExecutionStatus, FailureKind, Hits, Outcome, OwnedCall, Role,
+    Source, Verdict,
 };
 use crate::store::delivery::{Caller, run_in_task, unanswered};
 use crate::store::{LocalStore, Store};
@@ -38,7 +39,7 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
             Some(answers) => answers,
             // The runtime of a library user has ended, so the local store decides.
             None => {
-                let answers = unanswered(call, ExecutionStatus::Unknown, Source::Redis);
+                let answers = unanswered(call, ExecutionStatus::Unknown, FailureKind::Lost);
                 self.settle(call, answers, &[])
             }
         }

@@ -33,8 +33,9 @@ use super::remaining_checks::RemainingChecks;
 use super::stack_stats::StackStats;
 use crate::clock::Clock;
 use crate::domain::{
-    Accounting, Admission, Answer, Answers, Call, ChargeRecord, Check, ExecutionStatus, Hits,
-    LateFate, Micros, Op, Outcome, OwnedCall, Receipt, RepeatedCounters, Source, Verdict,
+    Accounting, Admission, Answer, Answers, Call, ChargeRecord, Check, ExecutionStatus,
+    FailureKind, Hits, LateFate, Micros, Op, Outcome, OwnedCall, Receipt, RepeatedCounters, Source,
+    Verdict,
 };
 use crate::store::Store;
 use crate::store::delivery::{Caller, run_in_task_until, unanswered};
@@ -239,12 +240,12 @@ impl<S: Store> PrepaidHits<S> {
                 LateFate::Unheard => prepaid.stats.unheard.add(answers.charged()),
             }
         };
-        let unknown = || unanswered(call, ExecutionStatus::Unknown, Source::Redis);
+        let unknown = |kind| unanswered(call, ExecutionStatus::Unknown, kind);
         match run_in_task_until(call.deadline, &self.tasks, &self.stats.unheard, work).await {
-            Ok(answers) => answers.unwrap_or_else(unknown),
+            Ok(answers) => answers.unwrap_or_else(|| unknown(FailureKind::Lost)),
             Err(late) => {
                 self.stats.overruns.fetch_add(1, Ordering::Relaxed);
-                Answers { late: Some(late), ..unknown() }
+                Answers { late: Some(late), ..unknown(FailureKind::TimedOut) }
             }
         }
     }
@@ -283,7 +284,7 @@ impl<S: Store> PrepaidHits<S> {
                 check.op = Op::Take { cost: Hits(check.cost().0.saturating_add(refill.hits)) };
             }
         }
-        let Answers { each: received_each, source, late } =
+        let Answers { each: received_each, source, late, failure } =
             store.apply(&Call { checks: &remaining.checks, ..*call }).await;
         let is_complete = !received_each.iter().any(is_unanswered);
         let received = self.now();
@@ -309,7 +310,7 @@ impl<S: Store> PrepaidHits<S> {
         if is_repeated || is_rejected {
             self.put_back(call, &reserved, start, &mut each);
         }
-        (!is_repeated).then_some(Answers { each, source, late })
+        (!is_repeated).then_some(Answers { each, source, late, failure })
     }
 
     /// Reserves prepaid hits for each check whose counter has enough of them, and writes the

@@ -16,20 +16,21 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
 use super::deadline::{self, BUDGET_DEFAULT};
 use super::ledger::Ledger;
-use super::outage::{FallbackReason, Outage, OutageTracker};
+use super::outage::{Outage, OutageTracker};
 use super::prepaid_hits::{PrepaidHits, may_be_prepaid};
 use super::refusal_cache::RefusalCache;
 use super::stack_stats::StackStats;
-use super::store_override::StoreOverride;
 use crate::clock::Clock;
-use crate::domain::{Answers, Call, ExecutionStatus, LateFate, Micros, Receipt, Source};
+use crate::domain::{
+    Answers, Call, ExecutionStatus, FailureKind, LateFate, Micros, Receipt, Source,
+};
 use crate::store::delivery::unanswered;
 use crate::store::owned_tasks::OwnedTasks;
 use crate::store::{LocalStore, SharedStore, Store};
@@ -60,10 +61,11 @@ impl Default for StackConfig {
 /// store.
 #[derive(Debug)]
 pub struct Stack<S, L> {
-    remote: Arc<S>,
+    pub(super) remote: Arc<S>,
     pub(super) ledger: Ledger<L>,
     budget: Duration,
-    store_override: StoreOverride,
+    /// Whether an operator has disabled the remote store, to rehearse an outage.
+    is_store_disabled: AtomicBool,
     pub(super) refusals: RefusalCache,
     prepaid: Arc<PrepaidHits<S>>,
     pub(super) outages: OutageTracker,
@@ -110,7 +112,7 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
                 let call = Call { deadline: Some(deadline), ..*call };
                 pin!(self.decide(&call)).await
             }
-            Err(source) => unanswered(call, ExecutionStatus::NotExecuted, source),
+            Err(failure) => unanswered(call, ExecutionStatus::NotExecuted, failure),
         }
     }
 
@@ -146,20 +148,20 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
     ///
     /// # Errors
     ///
-    /// Returns the source that answers the call if it cannot be sent.
-    fn reply_deadline(&self, call: &Call<'_>) -> Result<Instant, Source> {
-        if self.store_override.is_disabled() {
-            return Err(Source::Local);
+    /// Returns the reason if the call cannot be sent.
+    fn reply_deadline(&self, call: &Call<'_>) -> Result<Instant, FailureKind> {
+        if self.is_store_disabled() {
+            return Err(FailureKind::Rehearsed);
         }
         let now = Clock::System.monotonic_now();
         let wait = deadline::wait_max(self.budget, now, call.deadline);
         if wait.is_zero() {
             self.stats.overruns.fetch_add(1, Ordering::Relaxed);
-            return Err(Source::Shed);
+            return Err(FailureKind::Overload);
         }
         if Handle::try_current().is_err() {
             // The store's timer would panic. The runtime of a library user may have ended.
-            return Err(Source::Redis);
+            return Err(FailureKind::NotConnected);
         }
         Ok(now + wait)
     }
@@ -175,7 +177,7 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
             remote,
             ledger: Ledger::new(local, replicas, Arc::clone(&stats)),
             budget: budget.min(BUDGET_MAX),
-            store_override: StoreOverride::default(),
+            is_store_disabled: AtomicBool::new(false),
             refusals: RefusalCache::new(refusal_cache),
             prepaid,
             outages: OutageTracker::new(clock),
@@ -202,9 +204,14 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
         &self.ledger.local
     }
 
-    /// Returns the override with which an operator can disable the remote store.
-    pub fn store_override(&self) -> &StoreOverride {
-        &self.store_override
+    /// Disables the remote store, to rehearse an outage, or enables it again.
+    pub fn set_store_disabled(&self, is_disabled: bool) {
+        self.is_store_disabled.store(is_disabled, Ordering::Relaxed);
+    }
+
+    /// Returns whether an operator has disabled the remote store.
+    pub fn is_store_disabled(&self) -> bool {
+        self.is_store_disabled.load(Ordering::Relaxed)
     }
 
     /// Returns the tracker that counts unanswered calls and reports the current outage.
@@ -251,12 +258,12 @@ impl<S: SharedStore, L: LocalStore> Stack<S, L> {
     pub fn outage(&self, now: Micros) -> Option<Outage> {
         self.ledger.record_losses(self.remote.counter_losses(), now);
         self.ledger.expire(now);
-        let unavailable = if self.store_override.is_disabled() {
-            Some(FallbackReason::Rehearsed)
+        let unavailable = if self.is_store_disabled() {
+            Some(FailureKind::Rehearsed)
         } else {
-            (!self.remote.is_available()).then_some(FallbackReason::Unreachable)
+            (!self.remote.is_available()).then_some(FailureKind::NotConnected)
         };
-        self.outages.update(now, unavailable)
+        self.outages.update(now, unavailable, |kind| self.remote.failure(kind))
     }
 
     /// Waits until the background tasks of this value and of the remote store have ended. Called

@@ -13,7 +13,9 @@ use tokio::sync::oneshot;
 
 use super::current_trace;
 use super::owned_tasks::{OwnedTasks, box_in_place};
-use crate::domain::{Answer, Answers, Call, ExecutionStatus, LateFate, LateReply, Source};
+use crate::domain::{
+    Answer, Answers, Call, ExecutionStatus, FailureKind, LateFate, LateReply, Source,
+};
 
 /// Time for which answers that are no decision yet wait for a caller that neither takes them nor
 /// leaves, because its future is not polled. Longer than a caller that is alive takes.
@@ -197,7 +199,13 @@ where
     tasks.spawn(current_trace::carry(work)).then_some(delivery)
 }
 
-/// Returns the answers to a call that no store has decided.
-pub(crate) fn unanswered(call: &Call<'_>, executed: ExecutionStatus, source: Source) -> Answers {
-    Answers::new(vec![Answer::Unanswered { executed }; call.checks.len()], source)
+/// Returns the answers to a call that no store has decided, for this reason.
+pub(crate) fn unanswered(
+    call: &Call<'_>,
+    executed: ExecutionStatus,
+    failure: FailureKind,
+) -> Answers {
+    let source = if failure.is_overload() { Source::Shed } else { Source::Redis };
+    let each = vec![Answer::Unanswered { executed }; call.checks.len()];
+    Answers { failure: Some(failure), ..Answers::new(each, source) }
 }

@@ -65,7 +65,7 @@
 
 use std::future::Future;
 
-use crate::domain::{Answer, Answers, Call, Check, Micros, Outcome, Receipt};
+use crate::domain::{Answer, Answers, Call, Check, FailureKind, Micros, Outcome, Receipt};
 
 #[cfg(feature = "redis")]
 pub mod current_trace;
@@ -88,6 +88,13 @@ pub trait Store: Send + Sync + 'static {
     /// sent at most once. If a refund is lost, the counter keeps its hits until they expire or
     /// refill.
     fn refund(&self, receipts: &[Receipt]) -> impl Future<Output = ()> + Send;
+
+    /// Returns the server and the text of the latest failure, with advice for the operator, if it is of
+    /// this kind or, for calls that were not sent, of any kind. Returns `None` if there was none.
+    fn failure(&self, kind: FailureKind) -> Option<String> {
+        let _ = kind;
+        None
+    }
 
     /// Returns the number of times that the store may have lost counters, for example because a
     /// server was restarted. Must be cheap, because this method runs for every call.
@@ -141,8 +148,4 @@ pub trait SharedStore: Store {
     /// Returns whether every server accepts calls: each server has been connected at least once,
     /// and no circuit breaker is open.
     fn is_available(&self) -> bool;
-
-    /// Returns the most recently logged reason why a server could not be used, with advice for the
-    /// operator. Returns `None` if no reason was logged.
-    fn failure(&self) -> Option<String>;
 }

@@ -86,7 +86,7 @@ class Prometheus(unittest.TestCase):
                 'tidegate_decision_seconds_count': 30,
                 'tidegate_decision_seconds_bucket{le="+Inf"}': 30,
                 f'tidegate_redis_keys_without_expiry{{{node}}}': 0,
-                f'tidegate_redis_breaker_state{{{node},state="closed"}}': 1,
+                f'tidegate_redis_breakers_open{{{node}}}': 0,
                 f'count(tidegate_redis_wait_seconds_bucket{{{node},le="0.006"}})': 1,
                 'count(rate_limited_requests_total)': 2,
                 'count(ALERTS{alertname="TidegateNoReplica"}) or vector(0)': 0,

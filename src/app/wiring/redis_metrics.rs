@@ -9,7 +9,7 @@ use super::store_setup::ServiceDecider;
 use crate::domain::HistogramSnapshot;
 use crate::store::SharedStore as _;
 use crate::store::redis::client::info::NodeInfo;
-use crate::store::redis::client::node_stats::{BreakerState, NodeReport, NodeStats};
+use crate::store::redis::client::node_stats::{NodeReport, NodeStats};
 use crate::telemetry::{
     MetricFamily, MetricSink, MetricSource, MetricUnit, MetricValue, counter, emit_rows, gauge,
     histogram, metrics,
@@ -57,7 +57,6 @@ metrics! { COUNTERS: NodeStats,
     node_counter "redis_moved" "Script calls answered with MOVED", |node| node.moved.get();
     node_counter "redis_ask" "Script calls answered with ASK", |node| node.ask.get();
     node_counter "redis_tryagain" "Script calls answered with TRYAGAIN", |node| node.tryagain.get();
-    node_counter "redis_errors" "Script calls answered with another error", |node| node.errors.get();
     node_counter "redis_timeouts" "Connections closed because a reply was overdue", |node| node.timeouts.get();
     node_counter "redis_unknown" "Script calls with unknown outcome; they are never sent again", |node| node.unknown.get();
     node_gauge "redis_breakers_open" "1 while the circuit breaker is open", |node| node.breaker_open.get();
@@ -72,9 +71,8 @@ metrics! { HISTOGRAMS: NodeStats => HistogramSnapshot,
     node_histogram "redis_write_items" "Calls per write", |node| node.write_sizes.snapshot();
 }
 
-const BREAKER_STATE: MetricFamily =
-    gauge("redis_breaker_state", "1 for the state of the circuit breaker: closed, open")
-        .with_labels(&[NODE_LABEL, "state"]);
+const ERRORS: MetricFamily = counter("redis_errors", "Script calls answered with another error")
+    .with_labels(&[NODE_LABEL, "kind"]);
 
 // Numbers that a Redis node reports in INFO.
 metrics! { INFO_NUMBERS: NodeInfo,
@@ -107,12 +105,11 @@ fn emit_all(nodes: &[NodeReport], sink: &mut dyn MetricSink) -> fmt::Result {
     let stats = nodes.iter().map(|node| ([(NODE_LABEL, node.address.as_str())], &*node.stats));
     emit_rows(sink, COUNTERS, stats.clone())?;
     emit_rows(sink, HISTOGRAMS, stats)?;
-    sink.write_family(&BREAKER_STATE, &mut |emit| {
+    sink.write_family(&ERRORS, &mut |emit| {
         for node in nodes {
-            let Some(breaker) = node.breaker else { continue };
-            for state in BreakerState::ALL {
-                let labels = [(NODE_LABEL, node.address.as_str()), ("state", state.as_str())];
-                emit(&labels, MetricValue::Number(u64::from(state == breaker)))?;
+            for (kind, count) in node.stats.errors() {
+                let labels = [(NODE_LABEL, node.address.as_str()), ("kind", kind.as_str())];
+                emit(&labels, MetricValue::Number(count))?;
             }
         }
         Ok(())
@@ -150,7 +147,6 @@ mod tests {
             ("redis_moved", &stats.moved),
             ("redis_ask", &stats.ask),
             ("redis_tryagain", &stats.tryagain),
-            ("redis_errors", &stats.errors),
             ("redis_timeouts", &stats.timeouts),
             ("redis_unknown", &stats.unknown),
             ("redis_breakers_open", &stats.breaker_open),

@@ -9,9 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::redis_metrics;
 use super::store_setup::ServiceDecider;
 use crate::clock::Clock;
-use crate::domain::{UnreadableCallers, UnreadableKind};
+use crate::domain::{FailureKind, UnreadableCallers, UnreadableKind};
 use crate::limiter::redis_stack::RedisStack;
-use crate::resilience::outage::FallbackReason;
 use crate::server::{BatchDecisions, ConnectionStats, RlsService, TlsCounters};
 use crate::store::{Store as _, memory};
 use crate::telemetry::{
@@ -84,10 +83,11 @@ metrics! { REDIS: RedisStack,
 // Decisions made without Redis, by the fallback store.
 metrics! { DEGRADED: RedisStack,
     gauge "degraded" "1 while a circuit breaker is open or Redis did not decide more than 1 % of the last second's calls", |stack| u64::from(stack.outage(Clock::System.now()).is_some());
-    counter "degraded_unreachable_calls" "Calls decided without Redis because it was unreachable", |stack| stack.outages().calls(FallbackReason::Unreachable);
-    counter "degraded_late_calls" "Calls decided without Redis because it did not answer in time", |stack| stack.outages().calls(FallbackReason::TimedOut);
-    counter "degraded_shed_calls" "Calls decided without Redis because it could not have answered in time", |stack| stack.outages().calls(FallbackReason::Shed);
-    counter "degraded_rehearsed_calls" "Calls decided without Redis because an operator disabled it", |stack| stack.outages().calls(FallbackReason::Rehearsed);
+    counter "degraded_unreachable_calls" "Calls decided without Redis because it was unreachable", |stack| stack.outages().calls_if(FailureKind::is_unreachable);
+    counter "degraded_error_calls" "Calls decided without Redis because it replied with an error", |stack| stack.outages().calls_if(FailureKind::is_error_reply);
+    counter "degraded_late_calls" "Calls decided without Redis because it did not answer in time", |stack| stack.outages().calls(FailureKind::TimedOut);
+    counter "degraded_shed_calls" "Calls decided without Redis because it could not have answered in time", |stack| stack.outages().calls_if(FailureKind::is_overload);
+    counter "degraded_rehearsed_calls" "Calls decided without Redis because an operator disabled it", |stack| stack.outages().calls(FailureKind::Rehearsed);
     counter "degraded_admitted_calls" "Calls admitted without Redis", |stack| load(&stack.stats().admitted);
     counter "degraded_admitted_hits" "Hits admitted without Redis, which may be beyond their limits", |stack| load(&stack.stats().admitted_hits);
     counter "degraded_hits_charged_later" "Hits of shed calls that were charged to Redis afterwards", |stack| stack.hits_charged_later();

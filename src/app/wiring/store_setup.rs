@@ -9,11 +9,12 @@ use super::redis_config::redis_config;
 use crate::app::process::exit_codes::Failure;
 use crate::clock::Clock;
 use crate::decide::Decider;
+use crate::domain::FailureKind;
 use crate::limiter::any_store::AnyStore;
 use crate::policy::Secret;
 use crate::resilience::stack::StackConfig;
 use crate::settings::Settings;
-use crate::store::SharedStore as _;
+use crate::store::Store as _;
 use crate::telemetry::Telemetry;
 
 /// Decider of the running service. It uses the configured store and reports its decisions to
@@ -66,8 +67,10 @@ impl AnyStore {
                 Ok(true)
             }
             Err(_) if is_required => {
-                let cause =
-                    redis.remote().failure().map_or(String::new(), |why| format!(": {why}"));
+                let cause = redis
+                    .remote()
+                    .failure(FailureKind::NotConnected)
+                    .map_or(String::new(), |why| format!(": {why}"));
                 Err(Failure::Unavailable(format!(
                     "--require-store: Redis was not reached within {wait_max:?}{cause}"
                 )))

@@ -19,13 +19,12 @@ use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
 
 use super::client::send_error::SendError;
-use super::client::transport::{
-    CallReply, NodeRequests, PendingCall, PendingCalls, Transport, reply_source,
-};
+use super::client::transport::{CallReply, NodeRequests, PendingCall, PendingCalls, Transport};
 use super::multi_slot::{self, SlotGroup, SlotGroups, UnchargedStatuses};
 use super::store::Shared;
 use crate::domain::{
-    Accounting, Answer, Answers, Call, Check, ExecutionStatus, LateFate, OwnedCall, Source,
+    Accounting, Answer, Answers, Call, Check, ExecutionStatus, FailureKind, LateFate, OwnedCall,
+    Source,
 };
 use crate::store::delivery::{Caller, run_in_task, unanswered};
 
@@ -55,7 +54,7 @@ impl<T: Transport> Shared<T> {
             OwnedMultiPart::new(&store, &call, caller).run(parts).await;
         };
         let answers = run_in_task(&self.tasks, &self.stats.unheard, work).await;
-        answers.unwrap_or_else(|| unanswered(call, ExecutionStatus::Unknown, Source::Redis))
+        answers.unwrap_or_else(|| unanswered(call, ExecutionStatus::Unknown, FailureKind::Lost))
     }
 }
 
@@ -82,6 +81,8 @@ struct OwnedMultiPart<'a, T> {
     /// For each check, the status of its counter without the charges of the call.
     uncharged: UnchargedStatuses,
     source: Source,
+    /// Reason why checks are unanswered; overload, if it is one of several.
+    failure: Option<FailureKind>,
 }
 
 impl<'a, T: Transport> OwnedMultiPart<'a, T> {
@@ -93,6 +94,7 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
             answers: vec![Answer::NotAsked; call.checks.len()],
             uncharged: UnchargedStatuses::from_elem(None, call.checks.len()),
             source: Source::Redis,
+            failure: None,
         }
     }
 
@@ -206,9 +208,6 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
         group: &SlotGroup,
         part: &[Check<'_>],
     ) {
-        if reply_source(&reply) == Source::Shed {
-            self.source = Source::Shed;
-        }
         let Call { accounting, .. } = *self.call;
         let is_part = accounting == Accounting::AllOrNothing;
         match self.store.decode(reply, part, accounting, is_part) {
@@ -220,7 +219,15 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
                     self.uncharged[*at] = Some(status);
                 }
             }
-            Err(executed) => self.mark(std::slice::from_ref(group), executed),
+            Err(SendError { executed, kind }) => {
+                self.mark(std::slice::from_ref(group), executed);
+                if kind.is_overload() {
+                    self.source = Source::Shed;
+                }
+                if self.failure.is_none() || kind.is_overload() {
+                    self.failure = Some(kind);
+                }
+            }
         }
     }
 
@@ -249,7 +256,8 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
             Answer::NotAsked if is_rejected => *answer,
             Answer::NotAsked | Answer::LastKnown { .. } | Answer::Unanswered { .. } => unanswered,
         });
-        let answers = Answers::new(each.collect(), self.source);
+        let failure = self.failure.or(Some(FailureKind::TimedOut));
+        let answers = Answers { failure, ..Answers::new(each.collect(), self.source) };
         self.caller = CallerState::Late(Box::pin(caller.deliver_part(answers)), known);
     }
 
@@ -263,6 +271,7 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
             CallerState::Waits(caller) => {
                 self.refund_if_rejected();
                 let answers = Answers::new(self.answers.clone(), self.source);
+                let answers = Answers { failure: self.failure, ..answers };
                 if !answers.is_half_charged() {
                     return caller.deliver(answers);
                 }

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::{SmallVec, smallvec};
 
-use super::client::node_stats::{BreakerState, NodeReport};
+use super::client::node_stats::NodeReport;
 use super::client::send_error::SendError;
 use super::client::topology::RedisClient;
-use super::client::transport::{CallReply, NodeRequests, PendingCall, Transport, reply_source};
+use super::client::transport::{CallReply, NodeRequests, PendingCall, Transport};
 use super::multi_part::Parts;
 use super::multi_slot::{self, SlotGroup, SlotGroups};
 use super::node_scripts::{self, NodeScriptSwitch};
@@ -24,8 +24,8 @@ use super::script::keys::{self, Prefix};
 use super::script::library::{PRODUCTION, STRICT, ScriptCall};
 use super::script::reply::{ReplyError, ScriptReply, is_not_here};
 use crate::domain::{
-    Accounting, Answer, Answers, CALL_WORK_MAX, Call, Check, ExecutionStatus, Micros, Receipt,
-    Source,
+    Accounting, Answer, Answers, CALL_WORK_MAX, Call, Check, ExecutionStatus, FailureKind, Micros,
+    Receipt, Source,
 };
 use crate::store::delivery::{UnheardHits, unanswered};
 use crate::store::owned_tasks::OwnedTasks;
@@ -108,12 +108,8 @@ impl SharedStore for RedisStore<RedisClient> {
     }
 
     fn is_available(&self) -> bool {
-        let open = |node: &NodeReport| node.breaker == Some(BreakerState::Open);
+        let open = |node: &NodeReport| node.stats.breaker_open.get() > 0;
         self.transport().was_connected() && !self.transport().report().iter().any(open)
-    }
-
-    fn failure(&self) -> Option<String> {
-        self.transport().failure()
     }
 }
 
@@ -243,7 +239,7 @@ impl<T: Transport> Shared<T> {
     /// Returns the answers to a call whose deadline has passed, and counts it.
     pub(super) fn overrun(&self, call: &Call<'_>) -> Answers {
         self.stats.overruns.fetch_add(1, Ordering::Relaxed);
-        unanswered(call, ExecutionStatus::Unknown, Source::Redis)
+        unanswered(call, ExecutionStatus::Unknown, FailureKind::TimedOut)
     }
 
     /// Decodes the reply to the one request that decides all checks of a call.
@@ -252,12 +248,12 @@ impl<T: Transport> Shared<T> {
         reply: Result<CallReply, SendError>,
         call: &Call<'_>,
     ) -> Answers {
-        let source = reply_source(&reply);
         match self.decode(reply, call.checks, call.accounting, false) {
             Ok(decoded) => {
-                Answers::new(decoded.outcomes.into_iter().map(Answer::Decided).collect(), source)
+                let each = decoded.outcomes.into_iter().map(Answer::Decided).collect();
+                Answers::new(each, Source::Redis)
             }
-            Err(executed) => unanswered(call, executed, source),
+            Err(SendError { executed, kind }) => unanswered(call, executed, kind),
         }
     }
 
@@ -320,19 +316,18 @@ impl<T: Transport> Shared<T> {
         groups
     }
 
-    /// Decodes the reply to a request for these checks. On failure, returns the execution status as
-    /// the error. Counts clamps and unreadable replies.
+    /// Decodes the reply to a request for these checks. Counts clamps and unreadable replies.
     pub(super) fn decode(
         &self,
         reply: Result<CallReply, SendError>,
         checks: &[Check<'_>],
         accounting: Accounting,
         is_part: bool,
-    ) -> Result<ScriptReply, ExecutionStatus> {
-        let decoded = match reply.map_err(|error| error.executed)? {
+    ) -> Result<ScriptReply, SendError> {
+        let decoded = match reply? {
             CallReply::Decided(decoded) => Ok(decoded),
             CallReply::Script(value) => script::call::decode(&value, checks, accounting, is_part),
-            CallReply::NotHere => return Err(ExecutionStatus::NotExecuted),
+            CallReply::NotHere => return Err(SendError::not_executed(FailureKind::Moving)),
         };
         match decoded {
             Ok(decoded) => {
@@ -345,11 +340,11 @@ impl<T: Transport> Shared<T> {
                 }
                 Ok(decoded)
             }
-            Err(ReplyError::NoWindow) => Err(ExecutionStatus::NotExecuted),
-            Err(ReplyError::PartlyWritten) => Err(ExecutionStatus::Unknown),
+            Err(ReplyError::NoWindow) => Err(SendError::not_executed(FailureKind::Script)),
+            Err(ReplyError::PartlyWritten) => Err(SendError::SCRIPT_FAILED),
             Err(_) => {
                 self.stats.unreadable.fetch_add(1, Ordering::Relaxed);
-                Err(ExecutionStatus::Unknown)
+                Err(SendError::SCRIPT_FAILED)
             }
         }
     }
@@ -428,6 +423,10 @@ impl<T: Transport> Store for RedisStore<T> {
 
     async fn refund(&self, receipts: &[Receipt]) {
         self.shared.refund(receipts).await;
+    }
+
+    fn failure(&self, kind: FailureKind) -> Option<String> {
+        self.transport().failure(kind)
     }
 
     fn counter_losses(&self) -> u64 {

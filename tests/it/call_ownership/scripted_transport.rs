@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::{ConnectionLike, Value};
-use tidegate::domain::ExecutionStatus;
-use tidegate::store::redis::client::send_error::{SendError, SendErrorKind};
+use tidegate::domain::{ExecutionStatus, FailureKind};
+use tidegate::store::redis::client::send_error::SendError;
 use tidegate::store::redis::client::transport::{
     NodeRequests, PendingCall, PendingCalls, QueuedByTest, Transport,
 };
@@ -123,7 +123,7 @@ impl Scripted {
             let pause = |millis| tokio::time::sleep(Duration::from_millis(millis));
             pause(step.written_after).await;
             if step.fate == Fate::Shed {
-                return queued.reply(not_executed(SendErrorKind::Overload));
+                return queued.reply(not_executed(FailureKind::Overload));
             }
             if !queued.mark_written() {
                 return;
@@ -131,7 +131,7 @@ impl Scripted {
             pause(step.runs_after).await;
             let reply = match step.fate {
                 Fate::Answered => this.run(&call),
-                Fate::NotExecuted => not_executed(SendErrorKind::LoadingOrReplica),
+                Fate::NotExecuted => not_executed(FailureKind::ReadOnly),
                 Fate::LostAfter => {
                     drop(this.run(&call));
                     this.0.lost_after_running.fetch_add(1, Ordering::SeqCst);

@@ -58,7 +58,7 @@ fn a_killed_redis_is_reported_and_grants_no_fresh_burst() {
     assert_eq!(metric(&serving, "degraded_admitted_calls_total"), 2);
     assert_eq!(metric(&serving, "degraded_over_admission_bound"), 2, "only these two");
     assert_eq!(metric(&serving, "degraded_replicas"), 1);
-    assert_eq!(lines(&serving, "answering without the store"), 1, "{}", serving.log());
+    assert_eq!(lines(&serving, "degraded: deciding without Redis"), 1, "{}", serving.log());
     let counter = "/counter?domain=edge&descriptor=client=ann";
     let counter = http::get(serving.port("debug"), counter).body;
     assert!(counter.contains("by local"), "{counter}");

@@ -13,6 +13,7 @@ mod modes;
 mod policy_reload;
 mod ratelimit_compatibility;
 mod ratelimit_metrics;
+mod redis_errors;
 mod redis_metrics;
 mod redis_misconfigured;
 mod redis_start;

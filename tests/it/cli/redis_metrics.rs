@@ -48,7 +48,7 @@ fn metrics_of_a_node_are_labeled_with_its_address() {
     assert_eq!(seen("redis_wait_seconds_count"), 7.0);
     assert_eq!(seen("redis_write_items_sum"), 7.0);
     assert_eq!(seen("redis_round_trip_seconds_count"), seen("redis_writes_total"));
-    assert_eq!(seen("redis_script_calls_total"), 7.0);
+    assert_eq!(seen("redis_script_calls_total"), 9.0, "with a probe of each connection");
     assert!(seen("redis_script_seconds_total") > 0.0);
     assert!(seen("redis_commands_total") > 7.0);
     assert!(seen("redis_memory_used_bytes") > 0.0);
@@ -56,8 +56,8 @@ fn metrics_of_a_node_are_labeled_with_its_address() {
     assert_eq!(seen("redis_connections"), 2.0);
     let labelled = |name, more| of_node(&server, &text, name, more);
     assert_eq!(labelled("redis_eviction_info", r#",policy="volatile-ttl""#), Some(1.0));
-    assert_eq!(labelled("redis_breaker_state", r#",state="closed""#), Some(1.0));
-    assert_eq!(labelled("redis_breaker_state", r#",state="open""#), Some(0.0));
+    assert_eq!(seen("redis_breakers_open"), 0.0);
+    assert_eq!(labelled("redis_errors_total", r#",kind="denied""#), None, "kind stands first");
     assert_eq!(labelled("redis_wait_seconds_bucket", r#",le="0.006""#), None, "le stands first");
     let bucket = format!(
         "tidegate_redis_wait_seconds_bucket{{le=\"0.006\",node=\"127.0.0.1:{}\"}}",

@@ -213,7 +213,7 @@ async fn calls_alone_log_the_begin_and_the_end_of_each_outage() {
         .build()
         .unwrap();
     tokio::time::timeout(PATIENCE, limiter.wait_until_connected()).await.unwrap();
-    let (begun, ended) = ("answering without the store", "the store answers again");
+    let (begun, ended) = ("degraded: deciding without Redis", "no longer degraded");
     call_until(&limiter, &clock, |source| source == "redis").await;
     for outage in 1..=2 {
         server.kill();

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use redis::Value;
 use tidegate::clock::Clock;
 use tidegate::domain::{
-    Accounting, Answer, Answers, Call, Check, ExecutionStatus, Micros, Source, Unit,
+    Accounting, Answer, Answers, Call, Check, ExecutionStatus, FailureKind, Micros, Source, Unit,
 };
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{Address, RedisConfig};
-use tidegate::store::redis::client::send_error::{SendError, SendErrorKind};
+use tidegate::store::redis::client::send_error::SendError;
 use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::client::transport::{NodeRequests, PendingCalls, Transport};
 use tidegate::store::redis::script::call::NodeRequest;
@@ -120,7 +120,7 @@ fn text(line: &str) -> Result<Value, SendError> {
     Ok(Value::BulkString(line.as_bytes().to_vec()))
 }
 
-fn failed(executed: ExecutionStatus, kind: SendErrorKind) -> Result<Value, SendError> {
+fn failed(executed: ExecutionStatus, kind: FailureKind) -> Result<Value, SendError> {
     Err(SendError { executed, kind })
 }
 
@@ -154,7 +154,7 @@ async fn a_call_is_shed_if_one_of_its_slots_is_overloaded() {
     let limit = bucket(1_000, SECOND);
     let checks = [take(key(1), &limit, 1), take(key(2), &limit, 1)];
     for (kind, source) in
-        [(SendErrorKind::Overload, Source::Shed), (SendErrorKind::NotConnected, Source::Redis)]
+        [(FailureKind::Overload, Source::Shed), (FailureKind::NotConnected, Source::Redis)]
     {
         let store = store(Canned { is_cluster: true, ..Canned::default() });
         reply(&store, &[full_bucket(), failed(ExecutionStatus::NotExecuted, kind)]);
@@ -208,7 +208,7 @@ async fn only_unexplained_not_here_replies_turn_node_scripts_off() {
     };
     let not_here: [Result<Value, SendError>; 1] = [Ok(Value::BulkString(NOT_HERE.to_vec()))];
     let both = [full_bucket(), full_bucket()];
-    let one = [full_bucket(), failed(ExecutionStatus::Unknown, SendErrorKind::Lost)];
+    let one = [full_bucket(), failed(ExecutionStatus::Unknown, FailureKind::Lost)];
     let decided = [numbers(&[0, 0, now()])];
     for _ in 0..9 {
         assert!(call([&not_here, &one]).await, "a slot that does not answer explains nothing");

@@ -32,7 +32,7 @@ const OTHER: [&str; 4] = [
     " INFO ",
     "risky setting name=\"--",
     "the circuit breaker opened",
-    "answering without the store",
+    "degraded: deciding without Redis",
 ];
 /// How a connection ends that the server closes; which of them depends on the moment.
 const CLOSED: [&str; 2] = ["broken pipe", "Connection reset by peer (os error 104)"];

@@ -10,10 +10,9 @@ use proptest::prelude::*;
 use tidegate::clock::Clock;
 use tidegate::domain::{
     Accounting, Algorithm, Answer, Answers, Bucket, Call, Charge, Check, CounterKey,
-    ExecutionStatus, FixedWindow, Hits, Limit, Micros, OnStoreFailure, Op, Rate, Receipt, Refill,
-    Role, Source, Unit, Verdict, Window,
+    ExecutionStatus, FailureKind, FixedWindow, Hits, Limit, Micros, OnStoreFailure, Op, Rate,
+    Receipt, Refill, Role, Source, Unit, Verdict, Window,
 };
-use tidegate::resilience::outage::FallbackReason;
 use tidegate::resilience::stack::{Stack, StackConfig};
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::{LocalStore, Store};
@@ -268,7 +267,7 @@ async fn each_rule_says_what_its_silence_means() {
     let error = window(5, OnStoreFailure::Error);
     let answers = store.apply(&call(&[take(4, &error, 1)], NOW)).await;
     assert_eq!(answers.each, [Answer::Unanswered { executed: ExecutionStatus::NotExecuted }]);
-    assert_eq!(store.outages().calls(FallbackReason::Unreachable), 5);
+    assert_eq!(store.outages().calls(FailureKind::NotConnected), 5);
     assert_eq!(store.stats().unavailable.load(Ordering::SeqCst), 1);
 }
 
@@ -293,8 +292,8 @@ async fn a_call_counts_as_late_if_any_of_its_checks_may_have_been_carried_out() 
     *store.remote().silent.lock().unwrap() =
         vec![(0, ExecutionStatus::NotExecuted), (1, ExecutionStatus::Unknown)];
     store.apply(&call(&[take(1, &limit, 1), take(2, &limit, 1)], NOW)).await;
-    assert_eq!(store.outages().calls(FallbackReason::TimedOut), 1);
-    assert_eq!(store.outages().calls(FallbackReason::Unreachable), 0);
+    assert_eq!(store.outages().calls(FailureKind::TimedOut), 1);
+    assert_eq!(store.outages().calls(FailureKind::NotConnected), 0);
 }
 
 #[tokio::test]
@@ -315,17 +314,17 @@ async fn a_quota_that_passed_elsewhere_is_enough() {
 async fn a_rehearsal_asks_the_store_nothing_until_it_is_over() {
     let store = fallback(1);
     let limit = window(10, OnStoreFailure::Local);
-    store.store_override().disable();
+    store.set_store_disabled(true);
     assert_eq!(admitted(&store, &limit, 3, NOW).await, 3);
     assert_eq!(used(&store.remote().store, 1, &limit, NOW), 0);
-    assert_eq!(store.outages().calls(FallbackReason::Rehearsed), 3);
-    store.store_override().enable();
+    assert_eq!(store.outages().calls(FailureKind::Rehearsed), 3);
+    store.set_store_disabled(false);
     let after = NOW.saturating_add(Micros::SECOND);
     assert_eq!(admitted(&store, &limit, 1, after).await, 1);
     assert_eq!(used(&store.remote().store, 1, &limit, after), 1);
-    store.store_override().disable();
+    store.set_store_disabled(true);
     admitted(&store, &limit, 1, after).await;
-    store.store_override().enable();
+    store.set_store_disabled(false);
     admitted(&store, &limit, 1, after).await;
     assert_eq!(used(&store.remote().store, 1, &limit, after), 2);
 }
@@ -349,8 +348,8 @@ async fn a_call_that_the_store_sheds_is_counted_apart() {
     let limit = window(10, OnStoreFailure::Local);
     let answers = store.apply(&call(&[take(1, &limit, 1)], NOW)).await;
     assert_eq!(answers.source, Source::Shed);
-    assert_eq!(store.outages().calls(FallbackReason::Shed), 1);
-    assert_eq!(store.outages().calls(FallbackReason::Unreachable), 0);
+    assert_eq!(store.outages().calls(FailureKind::Overload), 1);
+    assert_eq!(store.outages().calls(FailureKind::NotConnected), 0);
 }
 
 /// Hits of each counter of a scenario before the call, of a limit of 5.

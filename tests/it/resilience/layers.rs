@@ -44,10 +44,6 @@ impl SharedStore for Reporting {
     fn is_available(&self) -> bool {
         false
     }
-
-    fn failure(&self) -> Option<String> {
-        Some("it is away".to_owned())
-    }
 }
 
 #[tokio::test]

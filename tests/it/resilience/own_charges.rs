@@ -104,10 +104,6 @@ impl SharedStore for Remote {
     fn is_available(&self) -> bool {
         true
     }
-
-    fn failure(&self) -> Option<String> {
-        None
-    }
 }
 
 type Replica = Arc<Stack<Remote, MemoryStore>>;

@@ -3,8 +3,8 @@
 
 use redis::Value;
 use redis::aio::MultiplexedConnection;
-use tidegate::domain::ExecutionStatus;
-use tidegate::store::redis::client::send_error::{SendError, SendErrorKind};
+use tidegate::domain::{ExecutionStatus, FailureKind};
+use tidegate::store::redis::client::send_error::SendError;
 use tidegate::store::redis::client::transport::{
     NodeRequests, PendingCall, PendingCalls, Transport,
 };
@@ -46,7 +46,7 @@ impl Transport for Plain {
             PendingCall::boxed(async move {
                 this.run(&item).await.map_err(|error| {
                     println!("{}: {error}", item.script.name);
-                    SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Script }
+                    SendError { executed: ExecutionStatus::Unknown, kind: FailureKind::Script }
                 })
             })
         };

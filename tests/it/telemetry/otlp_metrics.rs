@@ -71,8 +71,8 @@ fn a_receiver_gets_the_metrics_of_a_scrape() {
     assert!(seen("tidegate_decisions").contains(&(refused, 1)));
     let node = [("node", url.as_str())];
     assert!(seen("tidegate_redis_items").contains(&(labels(&node), 6)));
-    let closed = labels(&[node[0], ("state", "closed")]);
-    assert!(seen("tidegate_redis_breaker_state").contains(&(closed, 1)));
+    let denied = labels(&[("kind", "denied"), node[0]]);
+    assert!(seen("tidegate_redis_errors").contains(&(denied, 0)));
     for (name, attributes) in
         [("tidegate_decision_seconds", labels(&[])), ("tidegate_redis_wait_seconds", labels(&node))]
     {

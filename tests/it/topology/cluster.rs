@@ -8,14 +8,15 @@ use std::time::Duration;
 use redis::Value;
 use tidegate::clock::Clock;
 use tidegate::domain::{
-    Accounting, Answer, Call, Check, ExecutionStatus, Hits, Micros, Op, Receipt, Source, Verdict,
+    Accounting, Answer, Call, Check, ExecutionStatus, FailureKind, Hits, Micros, Op, Receipt,
+    Source, Verdict,
 };
 use tidegate::resilience::stack::{Stack, StackConfig};
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::TopologyConfig;
 use tidegate::store::redis::client::node_stats::NodeReport;
-use tidegate::store::redis::client::send_error::{SendError, SendErrorKind};
+use tidegate::store::redis::client::send_error::SendError;
 use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::client::transport::Transport;
 use tidegate::store::redis::script::call::NodeRequest;
@@ -305,8 +306,7 @@ async fn a_call_on_a_half_moved_slot_is_retried_once_and_then_not_executed() {
     command.arg(&COUNT.sha).arg(2).arg(&both);
     let half = ScriptCall { slot: Some(slot), command, ..call.clone() };
     let replies = send(&connections, [half]).await;
-    let moving =
-        SendError { kind: SendErrorKind::Reconfiguring, executed: ExecutionStatus::NotExecuted };
+    let moving = SendError { kind: FailureKind::Moving, executed: ExecutionStatus::NotExecuted };
     assert_eq!(replies.as_slice(), [Err(moving)]);
     assert_eq!(total(&connections, |node| &node.tryagain), 2, "sent once and retried once");
 }
@@ -438,8 +438,7 @@ async fn a_call_that_two_nodes_redirect_to_each_other_is_given_up_after_three_re
     // The other master still takes the slot for this one's.
     cluster.nodes[1].ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
     let replies = send(&connections, [call]).await;
-    let circling =
-        SendError { kind: SendErrorKind::Reconfiguring, executed: ExecutionStatus::NotExecuted };
+    let circling = SendError { kind: FailureKind::Moving, executed: ExecutionStatus::NotExecuted };
     assert_eq!(replies.as_slice(), [Err(circling)]);
     assert_eq!(total(&connections, |node| &node.moved), 4, "sent once and redirected thrice");
 }
@@ -447,6 +446,11 @@ async fn a_call_that_two_nodes_redirect_to_each_other_is_given_up_after_three_re
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_asks_still_asks_when_its_script_had_to_be_loaded() {
     let Bench { cluster, connections, _turn } = bench(false).await;
+    // A connection that opens later would load the scripts.
+    until("every connection is open", || {
+        connections.report().iter().all(|node| node.stats.connected.get() == 2)
+    })
+    .await;
     let call = item_on(&cluster, 1);
     let (from, to, slot) = (cluster.id(1), cluster.id(2), call.slot.unwrap().to_string());
     cluster.nodes[2].ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from]);

@@ -7,11 +7,11 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd,
 };
 use redis::Value;
-use tidegate::domain::ExecutionStatus;
+use tidegate::domain::{ExecutionStatus, FailureKind};
 use tidegate::store::redis::client::config::{
     Address, Auth, Password, RedisConfig, RedisConfigError, TopologyConfig,
 };
-use tidegate::store::redis::client::send_error::{SendError, SendErrorKind};
+use tidegate::store::redis::client::send_error::SendError;
 use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::tls::{CertificateReader, ClientCertificates};
 
@@ -111,7 +111,7 @@ async fn is_refused(config: RedisConfig) {
     let connections = RedisClient::open(config, vec![&COUNT]).unwrap();
     until("the dial fails", || total(&connections, |node| &node.connect_failures) > 0).await;
     let refused =
-        SendError { executed: ExecutionStatus::NotExecuted, kind: SendErrorKind::NotConnected };
+        SendError { executed: ExecutionStatus::NotExecuted, kind: FailureKind::NotConnected };
     assert_eq!(count_one(&connections, "tg1z:{a}").await, Err(refused));
 }
 

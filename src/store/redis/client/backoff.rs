@@ -8,9 +8,10 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::Notify;
 
-use super::dialer::Dialer;
+use super::dialer::{ConnectError, Dialer};
 use super::node_breaker::NodeBreaker;
 use super::node_stats::NodeStats;
+use crate::domain::FailureKind;
 
 /// Wait after the first failure. Doubles with each further failure. Short enough to reach a server
 /// that restarts quickly within 100 ms of its start.
@@ -28,8 +29,8 @@ const WAIT_AFTER_DENIED_LOGIN: Duration = Duration::from_secs(2);
 pub(crate) struct Backoff {
     /// Number of consecutive failed connection attempts.
     failures: u32,
-    /// Whether the last connection attempt failed because the server denied the login.
-    login_denied: bool,
+    /// Kind of failure of the last connection attempt, if it failed.
+    failure: Option<FailureKind>,
     /// Whether no reply has arrived yet on the current connection. A connection that breaks before
     /// its first reply counts as a failed attempt. Otherwise the client would reconnect in a tight
     /// loop to a server that accepts connections and then drops them.
@@ -46,7 +47,7 @@ impl Backoff {
         if self.failures == 0 {
             return None;
         }
-        if self.login_denied {
+        if self.failure == Some(FailureKind::Denied) {
             return Some(with_jitter(WAIT_AFTER_DENIED_LOGIN));
         }
         // 20 ms × 2^10 exceeds `WAIT_MAX`.
@@ -54,36 +55,24 @@ impl Backoff {
         Some(with_jitter(grown.min(WAIT_MAX)))
     }
 
-    /// Records a failed connection attempt. `denied` is true if the server denied the login.
-    pub(crate) fn record_failure(&mut self, denied: bool) {
-        self.login_denied = denied;
+    /// Records a failed connection attempt. Returns whether the attempt before did not fail in the
+    /// same way.
+    pub(crate) fn record_failure(&mut self, kind: FailureKind) -> bool {
+        self.failure.replace(kind) != Some(kind)
     }
 
     /// Resets the backoff, because the server has replied to a command.
     pub(crate) fn record_success(&mut self) {
         *self = Backoff::default();
     }
-
-    /// Returns whether the connection attempt before the current one failed.
-    pub(crate) fn has_failed_before(&self) -> bool {
-        self.failures > 0
-    }
 }
 
 /// Returns a random duration between half of `wait` and `wait`.
 pub(crate) fn with_jitter(wait: Duration) -> Duration {
-    let random = u32::try_from(random()).unwrap_or(0);
-    wait / 2 + (wait / 2).saturating_mul(random) / 1_024
-}
-
-/// Exclusive upper bound of the numbers that [`random`] returns.
-const RANDOM_BOUND: u64 = 1_024;
-
-/// Returns a random number less than [`RANDOM_BOUND`].
-fn random() -> u64 {
     // `RandomState` has random keys. It is the only source of randomness in the standard library,
     // and good enough for jitter.
-    RandomState::new().hash_one(()) % RANDOM_BOUND
+    let random = u32::try_from(RandomState::new().hash_one(()) % 1_024).unwrap_or(0);
+    wait / 2 + (wait / 2).saturating_mul(random) / 1_024
 }
 
 /// Tries to connect until an attempt succeeds, and waits before each attempt for as long as
@@ -103,12 +92,15 @@ pub(super) async fn dial(
             Ok(connection) => return connection,
             Err(error) => error,
         };
+        let ConnectError { kind, reason } = error;
+        stats.is_refusing.swap(u64::from(kind.is_error_reply()));
+        stats.record_error(kind);
         stats.connect_failures.add(1);
-        let (is_repeated, is_denied) = (backoff.has_failed_before(), error.is_denied());
-        if !is_repeated {
-            dialer.log_failure(error);
+        if backoff.record_failure(kind) {
+            dialer.context().log_failure(dialer.address(), kind, &reason);
+        } else {
+            dialer.context().set_failure(dialer.address(), kind, &reason, None);
         }
-        backoff.record_failure(is_denied);
         if let Some(breaker) = breaker {
             breaker.record_connect_failure();
         }
@@ -128,7 +120,7 @@ mod tests {
         assert_eq!(backoff.next_wait(), None, "the first attempt after a loss");
         let mut last = Duration::ZERO;
         for _ in 0..6 {
-            backoff.record_failure(false);
+            backoff.record_failure(FailureKind::NotConnected);
             let wait = backoff.next_wait().unwrap();
             assert!(wait >= last / 2 && wait <= WAIT_MAX, "{wait:?} after {last:?}");
             last = wait;
@@ -147,9 +139,10 @@ mod tests {
     fn a_failed_login_is_retried_slowly() {
         let mut backoff = Backoff::default();
         let _ = backoff.next_wait();
-        backoff.record_failure(true);
+        assert!(backoff.record_failure(FailureKind::Denied), "the first of its kind");
         assert!(backoff.next_wait().unwrap() >= WAIT_AFTER_DENIED_LOGIN / 2);
-        backoff.record_failure(false);
+        assert!(!backoff.record_failure(FailureKind::Denied));
+        assert!(backoff.record_failure(FailureKind::Loading), "another kind");
         assert!(backoff.next_wait().unwrap() < WAIT_AFTER_DENIED_LOGIN / 2);
     }
 
@@ -157,21 +150,18 @@ mod tests {
     fn waits_double_from_20_ms_to_a_second_and_are_shortened_by_up_to_half() {
         let mut backoff = Backoff::default();
         assert_eq!(backoff.next_wait(), None);
-        assert!(!backoff.has_failed_before());
-        let mut next_wait = |is_denied| {
-            backoff.record_failure(is_denied);
-            let wait = backoff.next_wait().unwrap();
-            assert!(backoff.has_failed_before());
-            wait
+        let mut next_wait = |kind| {
+            backoff.record_failure(kind);
+            backoff.next_wait().unwrap()
         };
         for longest in [20, 40, 80, 160, 320, 640].into_iter().chain([1_000; 40]) {
             let longest = Duration::from_millis(longest);
-            let wait = next_wait(false);
+            let wait = next_wait(FailureKind::NotConnected);
             assert!((longest / 2..=longest).contains(&wait), "{wait:?} of {longest:?}");
         }
-        let wait = next_wait(true);
+        let wait = next_wait(FailureKind::Denied);
         assert!((Duration::from_secs(1)..=Duration::from_secs(2)).contains(&wait), "{wait:?}");
-        let waits: Vec<Duration> = (0..40).map(|_| next_wait(false)).collect();
+        let waits: Vec<Duration> = (0..40).map(|_| next_wait(FailureKind::NotConnected)).collect();
         assert!(waits.iter().any(|wait| *wait != waits[0]), "{waits:?}");
     }
 }

@@ -31,56 +31,10 @@ pub(crate) const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// because a slower node would reply to calls too late.
 pub(crate) const PROBE_TIMEOUT: Micros = Micros(20_000);
 
-/// State of a circuit breaker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BreakerState {
-    /// The breaker is closed: calls are sent to the node.
-    #[default]
-    Closed,
-    /// The breaker is open: calls are rejected without being sent. Each connection sends a PING
-    /// every 100 ms.
-    Open,
-}
-
-impl BreakerState {
-    /// All states, in the order in which the metrics export them.
-    pub const ALL: [BreakerState; 2] = [BreakerState::Closed, BreakerState::Open];
-
-    /// Returns the name of the state, as it appears in metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            BreakerState::Closed => "closed",
-            BreakerState::Open => "open",
-        }
-    }
-}
-
-/// Reason why a circuit breaker opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OpenReason {
-    /// Connecting failed repeatedly.
-    ConnectFailures,
-    /// The node sent no data although a command was waiting for a reply.
-    Silence,
-    /// At least half of the node's recent replies were errors that say that it cannot serve calls.
-    ErrorReplies,
-}
-
-impl OpenReason {
-    /// Returns the name of the reason, as it appears in logs.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            OpenReason::ConnectFailures => "connect_failures",
-            OpenReason::Silence => "silence",
-            OpenReason::ErrorReplies => "error_replies",
-        }
-    }
-}
-
-/// State machine of a node's circuit breaker. The caller provides the time and the locking.
+/// Conditions for opening a node's circuit breaker, while it is closed. The caller provides the time
+/// and the locking.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CircuitBreaker {
-    state: BreakerState,
     connect_failures: u32,
     window_start: Micros,
     /// Number of replies that the node had sent before the window started.
@@ -91,20 +45,6 @@ pub(crate) struct CircuitBreaker {
 }
 
 impl CircuitBreaker {
-    /// Opens the breaker. Returns whether it was closed.
-    pub(crate) fn open(&mut self) -> bool {
-        let was_closed = self.state == BreakerState::Closed;
-        *self = CircuitBreaker { state: BreakerState::Open, ..CircuitBreaker::default() };
-        was_closed
-    }
-
-    /// Closes the breaker. Returns whether it was open.
-    pub(crate) fn close(&mut self) -> bool {
-        let was_open = self.state == BreakerState::Open;
-        *self = CircuitBreaker::default();
-        was_open
-    }
-
     /// Records a failed connection attempt while no connection is open. Returns whether the
     /// breaker must open.
     pub(crate) fn record_connect_failure(&mut self) -> bool {
@@ -152,10 +92,6 @@ mod tests {
         breaker.record_connected();
         assert!(!breaker.record_connect_failure());
         assert!(breaker.record_connect_failure());
-        assert!(breaker.open());
-        assert!(!breaker.open(), "it is open already");
-        assert!(breaker.close());
-        assert!(!breaker.record_connect_failure(), "closing it starts from zero");
     }
 
     #[test]

@@ -21,9 +21,10 @@ use super::loss_detector::NEW_MASTER;
 use super::node::Node;
 use super::pending_command::Batch;
 use super::reply_slot::CommandReply;
-use super::send_error::{SendError, SendErrorKind};
+use super::send_error::SendError;
 use super::slot_table::{Membership, SlotOwner, SlotTable};
 use super::transport::{NodeRequests, PendingCall, PendingCalls};
+use crate::domain::FailureKind;
 use crate::store::redis::script::library::ScriptCall;
 
 /// Maximum number of redirects that are followed per call. A stale slot table causes one redirect,
@@ -107,7 +108,9 @@ impl Cluster {
             let owner = table.owner(call.slot());
             let Some(node) = table.node(owner) else {
                 self.refresh_needed.notify_one();
-                let error = SendError::not_executed(SendErrorKind::NotConnected);
+                let is_known = !table.nodes().is_empty();
+                let kind = if is_known { FailureKind::NoNode } else { FailureKind::NotConnected };
+                let error = SendError::not_executed(kind);
                 pending.push(PendingCall::ready(Err(error)));
                 continue;
             };
@@ -144,7 +147,7 @@ impl Cluster {
         mut redirect: Redirect,
         mut call: ScriptCall,
     ) -> Result<Value, SendError> {
-        const RECONFIGURING: SendError = SendError::not_executed(SendErrorKind::Reconfiguring);
+        const RECONFIGURING: SendError = SendError::not_executed(FailureKind::Moving);
         let table = self.table.load();
         let owner = table.node(table.owner(call.slot)).ok_or(RECONFIGURING)?;
         let (mut node, mut asking) = (Arc::clone(owner), false);
@@ -214,7 +217,7 @@ impl Cluster {
             return Some(node);
         }
         let node = self.open_node(address);
-        self.record_loss_if_new_owner(&node, &table);
+        self.record_loss_if_new_owner(&node, None, &table);
         self.table.store(Arc::new(table.with_node(Arc::clone(&node))));
         Some(node)
     }
@@ -230,8 +233,8 @@ impl Cluster {
     /// Call this only for nodes that own hash slots or that a redirect points to, because other
     /// nodes hold no counters. Shortly after a failover, some nodes still list the former master
     /// without hash slots.
-    fn record_loss_if_new_owner(&self, node: &Node, former: &SlotTable) {
-        if node.mark_as_owner() && !former.nodes().is_empty() {
+    fn record_loss_if_new_owner(&self, node: &Node, slot: Option<u16>, former: &SlotTable) {
+        if node.mark_as_owner(slot) && !former.nodes().is_empty() {
             self.context.record_loss(node.address(), NEW_MASTER);
         }
     }
@@ -263,9 +266,11 @@ impl Cluster {
         let node_at =
             |address: &Address| former.node_at(address).unwrap_or_else(|| self.open_node(address));
         let mut table = SlotTable::new(owners, node_at);
-        for owner in owners.iter().filter(|owner| !owner.slots.is_empty()) {
-            if let Some(node) = table.node_at(&owner.master) {
-                self.record_loss_if_new_owner(&node, &former);
+        for owner in owners {
+            if let (Some((slot, _)), Some(node)) =
+                (owner.slots.first(), table.node_at(&owner.master))
+            {
+                self.record_loss_if_new_owner(&node, Some(*slot), &former);
             }
         }
         for address in std::mem::take(&mut origin.redirect_targets) {
@@ -278,6 +283,10 @@ impl Cluster {
         }
         if table.is_same(&former) {
             return TableUpdate::Unchanged;
+        }
+        let unowned = table.unowned_slots();
+        if !unowned.is_empty() && unowned != former.unowned_slots() {
+            log_unowned_slots(&unowned);
         }
         self.table.store(Arc::new(table));
         TableUpdate::Replaced
@@ -314,10 +323,40 @@ impl Cluster {
         self.redirects.load(Ordering::Relaxed)
     }
 
-    /// Returns whether every hash slot belongs to a node with an open connection.
+    /// Returns whether a node has returned a slot table, and a connection is open to every node that
+    /// owns hash slots.
     pub(crate) fn is_connected(&self) -> bool {
-        self.table.load().is_connected()
+        self.owners_are(Node::is_connected)
     }
+
+    /// Returns whether a node has returned a slot table, and a connection is open to a node that owns
+    /// hash slots. It is known of every other owner that it cannot be reached.
+    pub(crate) fn is_reached(&self) -> bool {
+        self.table.load().owning_nodes().any(|node| node.is_connected())
+            && self.owners_are(|node| node.is_connected() || node.is_unreachable())
+    }
+
+    fn owners_are(&self, condition: impl Fn(&Node) -> bool) -> bool {
+        let table = self.table.load();
+        !table.nodes().is_empty() && table.owning_nodes().all(|node| condition(node))
+    }
+}
+
+/// Maximum number of ranges of hash slots that a log line lists.
+const LISTED_RANGES_MAX: usize = 8;
+
+fn log_unowned_slots(unowned: &[(u16, u16)]) {
+    let count: u32 = unowned.iter().map(|(first, last)| u32::from(last - first) + 1).sum();
+    let range = |(first, last): &(u16, u16)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    let mut listed: Vec<String> = unowned.iter().take(LISTED_RANGES_MAX).map(range).collect();
+    if unowned.len() > LISTED_RANGES_MAX {
+        listed.push("…".to_owned());
+    }
+    let (slots, advice) = (listed.join(","), "assign them, or run redis-cli --cluster fix");
+    tracing::warn!(count, slots, advice, "hash slots have no node");
 }
 
 /// Sleeps until the deadline, or forever if there is none.
@@ -355,7 +394,7 @@ mod tests {
             .map(|(port, slots)| SlotOwner { master: address(*port), slots: slots.to_vec() })
             .collect();
         cluster.update_table(&owners, None, false);
-        cluster.context.losses.get()
+        cluster.context.losses.load(Ordering::Relaxed)
     }
 
     const ALL_SLOTS: &[(u16, u16)] = &[(0, 16_383)];
@@ -411,7 +450,7 @@ mod tests {
         assert!(cluster.redirect_target(&address(1)).is_some());
         assert_eq!(update(&cluster, &[(1, ALL_SLOTS)]), 0, "the first table");
         assert!(cluster.redirect_target(&address(2)).is_some());
-        assert_eq!(cluster.context.losses.get(), 1);
+        assert_eq!(cluster.context.losses.load(Ordering::Relaxed), 1);
         assert_eq!(update(&cluster, &[(1, &[]), (2, ALL_SLOTS)]), 1);
     }
 

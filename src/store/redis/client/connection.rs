@@ -25,11 +25,14 @@ use super::circuit_breaker::PROBE_INTERVAL;
 use super::connection_probe::ProbeResult;
 use super::connection_state::{CloseReason, Connection};
 use super::connection_write::{InFlightBatch, WRITE_COMMANDS_MAX};
-use super::error_reply::{ErrorReply, is_read_only};
+use super::error_reply::{
+    ErrorReply, FORGOTTEN_SCRIPT, means_unavailable_node, reply_text, suggests_topology_change,
+};
+use super::node_breaker::NodeBreaker;
 use super::pending_command::{Batch, PendingCommand, SCRIPT_RELOADS_MAX};
 use super::reply_slot::CommandReply;
-use super::send_error::{SendError, SendErrorKind};
-use crate::domain::Micros;
+use super::send_error::SendError;
+use crate::domain::{FailureKind, Micros};
 
 /// Maximum number of writes in flight per connection. Two writes keep the server busy while a reply
 /// is on the way. More writes would make the batches smaller, and a command sent alone costs Redis
@@ -78,9 +81,12 @@ impl Connection {
 
     fn record_loss(&self, reason: CloseReason) {
         self.stats.losses.add(1);
-        self.dialer.record_lost_connection();
-        let node = self.dialer.address();
-        if let Some(suppressed) = self.dialer.log_limiter().admit("connection lost", node) {
+        self.dialer.context().lost_connections.fetch_add(1, Ordering::AcqRel);
+        let (node, context) = (self.dialer.address(), self.dialer.context());
+        if reason == CloseReason::Lost {
+            context.set_failure(node, FailureKind::Lost, "the connection was lost", None);
+        }
+        if let Some(suppressed) = context.log_limiter.admit("connection lost", node) {
             tracing::warn!(%node, ?reason, suppressed, "a connection to Redis was lost");
         }
         self.refresh_needed.notify_one();
@@ -106,7 +112,7 @@ impl Connection {
                     load.remove(batch.len());
                     stats.not_connected.add(batch.len() as u64);
                     for command in batch {
-                        command.reject(SendErrorKind::NotConnected);
+                        command.reject(FailureKind::NotConnected);
                     }
                 }
             }
@@ -205,7 +211,7 @@ impl Connection {
                             break reason;
                         }
                     } else if is_over && is_silent && let Some(breaker) = &self.breaker {
-                        breaker.record_silence();
+                        self.open_silent(breaker);
                         break CloseReason::BreakerOpened;
                     } else {
                         self.record_silence(&outstanding);
@@ -249,9 +255,9 @@ impl Connection {
         self.load.remove(in_flight + pending.len());
         self.stats.unknown.add(in_flight as u64);
         let kind = match reason {
-            CloseReason::BreakerOpened => SendErrorKind::BreakerOpen,
+            CloseReason::BreakerOpened => FailureKind::BreakerOpen,
             CloseReason::NodeClosed | CloseReason::Lost | CloseReason::Demoted => {
-                SendErrorKind::NotConnected
+                FailureKind::NotConnected
             }
         };
         for command in pending {
@@ -266,6 +272,14 @@ impl Connection {
         let before = self.stats.answers.get();
         yield_to_reader(must_wait).await;
         self.stats.answers.get() == before
+    }
+
+    /// Opens the breaker of a silent node, and stores why.
+    fn open_silent(&self, breaker: &NodeBreaker) {
+        let reason = format!("no reply for {:?}", self.dialer.config().silence_max);
+        let (context, node) = (self.dialer.context(), self.dialer.address());
+        context.set_failure(node, FailureKind::TimedOut, &reason, None);
+        breaker.record_silence();
     }
 
     /// Updates the load estimate with the time by which replies are overdue.
@@ -335,8 +349,11 @@ impl Connection {
                 continue;
             };
             let reply = ErrorReply::classify(&error, self.dialer.address());
-            demoted |= is_read_only(&error);
             errors += u64::from(reply.means_unavailable_node());
+            if let ErrorReply::Failed(SendError { kind, .. }) = reply {
+                demoted |= kind == FailureKind::ReadOnly;
+                self.record_error(kind, || reply_text(error.code(), error.details()));
+            }
             let written = pipeline.cmd_iter().nth(at - 1).cloned().unwrap_or_default();
             if let Some(command) = self.handle_error(reply, in_flight.unwritten(written)) {
                 self.load.add(1);
@@ -345,14 +362,27 @@ impl Connection {
         }
         if !shared.is_empty() {
             let reply = replies.by_ref().nth(shared.preceding_replies).unwrap_or_default();
-            let failures = self.complete_shared(shared, &reply, &mut outstanding.pending);
-            demoted |= failures.is_demoted;
-            errors += failures.unavailable_calls;
+            let failure = self.complete_shared(shared, &reply, &mut outstanding.pending);
+            if let Some((kind, calls)) = failure {
+                demoted |= kind == FailureKind::ReadOnly;
+                errors += if means_unavailable_node(kind) { calls as u64 } else { 0 };
+            }
         }
         if let Some(breaker) = &self.breaker {
             breaker.record_replies(call_count, errors, now);
         }
         if demoted { Err(CloseReason::Demoted) } else { Ok(()) }
+    }
+
+    /// Counts and logs an error reply of the node.
+    pub(super) fn record_error(&self, kind: FailureKind, text: impl FnOnce() -> String) {
+        self.stats.record_error(kind);
+        if suggests_topology_change(kind) {
+            self.refresh_needed.notify_one();
+        }
+        // Formats and locks, although a flood of calls may wait: only while calls fail, and less
+        // than what their decision without Redis costs.
+        self.dialer.context().log_failure(self.dialer.address(), kind, &text());
     }
 
     /// Handles the error reply to a command. Returns the command if it must be resent. Otherwise,
@@ -370,21 +400,16 @@ impl Connection {
                     command.noscript_count += 1;
                     return Some(command);
                 }
-                SendError::not_executed(SendErrorKind::Script)
+                self.record_error(FailureKind::Script, || FORGOTTEN_SCRIPT.to_owned());
+                SendError::not_executed(FailureKind::Script)
             }
             ErrorReply::Redirect(redirect) => {
                 stats.record_redirect(&redirect);
                 command.redirect(redirect);
                 return None;
             }
-            ErrorReply::Failed(error) => {
-                stats.errors.add(1);
-                error
-            }
+            ErrorReply::Failed(error) => error,
         };
-        if error.kind.suggests_topology_change() {
-            self.refresh_needed.notify_one();
-        }
         command.complete(CommandReply::Failed(error));
         None
     }

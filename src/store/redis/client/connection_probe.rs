@@ -12,6 +12,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use futures_util::future::OptionFuture;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Pipeline, RedisResult, Value};
 
@@ -20,7 +21,7 @@ use super::circuit_breaker::{PROBE_INTERVAL, PROBE_TIMEOUT};
 use super::config::Address;
 use super::connection_state::{CloseReason, Connection};
 use super::error_reply::ErrorReply;
-use super::send_error::SendErrorKind;
+use crate::domain::FailureKind;
 
 /// Result of probing a node with PINGs.
 pub(super) enum ProbeResult {
@@ -68,7 +69,7 @@ impl Connection {
         let result = loop {
             tokio::select! {
                 biased;
-                reply = next_reply(&mut ping) => {
+                Some(reply) = OptionFuture::from(ping.as_mut()) => {
                     ping = None;
                     let is_in_time = breaker.clock.now().saturating_sub(sent) <= PROBE_TIMEOUT;
                     match reply {
@@ -98,7 +99,7 @@ impl Connection {
                     load.remove(batch.len());
                     stats.breaker_rejected.add(batch.len() as u64);
                     for command in batch {
-                        command.reject(SendErrorKind::BreakerOpen);
+                        command.reject(FailureKind::BreakerOpen);
                     }
                 }
             }
@@ -121,14 +122,6 @@ fn means_unavailable_node(replies: &[Value], node: &Address) -> bool {
         Value::ServerError(error) => ErrorReply::classify(error, node).means_unavailable_node(),
         _ => false,
     })
-}
-
-/// Waits for the reply to the PING in flight. Never completes if no PING is in flight.
-async fn next_reply(ping: &mut Option<PingFuture>) -> RedisResult<Vec<Value>> {
-    match ping {
-        Some(ping) => ping.await,
-        None => std::future::pending().await,
-    }
 }
 
 #[cfg(test)]

@@ -8,9 +8,8 @@ use redis::{Arg, Cmd, Pipeline};
 
 use super::connection_state::Connection;
 use super::pending_command::{InFlight, PendingCommand};
-use super::send_error::SendErrorKind;
 use super::shared_write::SharedWrite;
-use crate::domain::Micros;
+use crate::domain::{FailureKind, Micros};
 use crate::store::redis::script::library::Script;
 
 /// Maximum number of commands in one write. Redis executes a batch of 128 in about 0.5 ms. A batch
@@ -138,7 +137,7 @@ impl Connection {
         if command.deadline < earliest_reply {
             self.load.remove(1);
             self.stats.shed.add(1);
-            command.reject(SendErrorKind::Overload);
+            command.reject(FailureKind::Overload);
             return None;
         }
         Some(command)

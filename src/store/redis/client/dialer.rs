@@ -2,9 +2,8 @@
 //!
 //! Not here: sending script calls (`connection`), finding nodes (`sentinel`, `slot_refresh`).
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use deadpool_redis::{Connection, Manager, Pool, PoolError, Runtime};
@@ -13,20 +12,23 @@ use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
-    Pipeline, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError,
-    ServerErrorKind, Value,
+    Pipeline, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError, Value,
 };
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::client_tls::RedisTlsConnector;
 use super::config::{Address, Auth, Password, RedisConfig, RedisConfigError, TopologyConfig};
+use super::error_reply::{ErrorReply, failure_kind, reply_text};
 use super::info::NodeInfo;
-use super::loss_detector::{self, LossCount, LossDetector, ServerReplies};
-use super::misconfiguration::{find_advice, has_several_masters, server_mode};
+use super::loss_detector::LossDetector;
+use super::misconfiguration::{find_advice, info_field};
 use super::node_stats::NodeStats;
-use crate::domain::LogLimiter;
-use crate::store::redis::script::library::Script;
+use super::send_error::SendError;
+use crate::domain::{FailureKind, LogLimiter};
+use crate::store::redis::script::call::encode_probe;
+use crate::store::redis::script::library::{DECIDE, Script};
 
 /// Idle time before the first TCP keepalive probe. After three unanswered probes, one second apart,
 /// the connection is closed.
@@ -42,6 +44,18 @@ const META_EXPIRY_S: u64 = 7 * 24 * 3600;
 /// Name of Tidegate's connections, as shown by CLIENT LIST.
 const CLIENT_NAME: &str = "tidegate";
 
+/// Maximum number of failures that are kept, so that one that returns still has its advice.
+const FAILURES_MAX: usize = 16;
+
+/// Failure of a node: why it cannot be used, or the error that it replied with.
+#[derive(Debug)]
+struct NodeFailure {
+    node: Address,
+    kind: FailureKind,
+    reason: String,
+    advice: Option<String>,
+}
+
 /// Configuration, scripts, and certificates shared by all connections of a client.
 #[derive(Debug)]
 pub(crate) struct ClientContext {
@@ -49,11 +63,12 @@ pub(crate) struct ClientContext {
     scripts: Vec<&'static Script>,
     tls: Option<RedisTlsConnector>,
     pub(crate) log_limiter: LogLimiter,
-    pub(crate) losses: Arc<LossCount>,
+    /// Number of times that a server may have lost counters.
+    pub(crate) losses: AtomicU64,
     /// Number of connections to any node that were lost since the client was opened.
     pub(crate) lost_connections: AtomicU64,
-    /// Latest logged reason why a node could not be used; `None` if no reason was logged.
-    failure: Mutex<Option<String>>,
+    /// Latest failures of nodes, each once, the latest first.
+    failures: Mutex<Vec<NodeFailure>>,
 }
 
 impl ClientContext {
@@ -75,27 +90,99 @@ impl ClientContext {
             Some(clock) => LogLimiter::new(1, move || clock.instant()),
             None => LogLimiter::unlimited(),
         };
-        let (losses, lost_connections, failure) = Default::default();
-        Ok(ClientContext { config, scripts, tls, log_limiter, losses, lost_connections, failure })
+        let (losses, lost_connections, failures) = Default::default();
+        Ok(ClientContext { config, scripts, tls, log_limiter, losses, lost_connections, failures })
     }
 
-    /// Stores the reason why a node cannot be used, for [`failure`](Self::failure) to return.
-    pub(crate) fn set_failure(&self, node: &Address, reason: &str, advice: Option<&str>) {
-        let text = match advice {
+    /// Stores the latest failure of a node, for [`failure`](Self::failure) to return.
+    pub(crate) fn set_failure(
+        &self,
+        node: &Address,
+        kind: FailureKind,
+        reason: &str,
+        advice: Option<&str>,
+    ) {
+        let mut failures = self.lock_failures();
+        let is_same = |known: &NodeFailure| known.node == *node && known.reason == reason;
+        let known = failures.iter().position(is_same).map(|at| failures.remove(at));
+        let mut failure = known.unwrap_or_else(|| {
+            let (node, reason) = (node.clone(), reason.to_owned());
+            NodeFailure { node, kind, reason, advice: None }
+        });
+        failure.advice = advice.map(str::to_owned).or(failure.advice);
+        failures.truncate(FAILURES_MAX - 1);
+        failures.insert(0, failure);
+    }
+
+    /// Returns the latest failure, with its node and the advice, if it is the reason for a failure of
+    /// this kind: it has the same kind, or kept us from sending calls.
+    pub(crate) fn failure(&self, kind: FailureKind) -> Option<String> {
+        let is_unsent = matches!(kind, FailureKind::NotConnected | FailureKind::BreakerOpen);
+        let failures = self.lock_failures();
+        let mut latest = failures.iter().filter(|failure| is_unsent || failure.kind == kind);
+        let NodeFailure { node, reason, advice, .. } = latest.next()?;
+        Some(match advice {
             Some(advice) => format!("{node}: {reason}; {advice}"),
             None => format!("{node}: {reason}"),
-        };
-        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+        })
     }
 
-    /// Returns the latest logged reason why a node could not be used; `None` if there was none.
-    pub(crate) fn failure(&self) -> Option<String> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn lock_failures(&self) -> MutexGuard<'_, Vec<NodeFailure>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns advice on a failure, and stores both.
+    pub(crate) async fn explain(
+        &self,
+        node: &Address,
+        kind: FailureKind,
+        auth: &Auth,
+        reason: &str,
+    ) -> Option<String> {
+        let advice = find_advice(self, node, auth, reason).await;
+        self.set_failure(node, kind, reason, advice.as_deref());
+        advice
+    }
+
+    /// Stores and logs a failure, at most once a minute for each kind and node. A separate task looks
+    /// for the cause and writes the log line, so that nobody waits for it.
+    pub(crate) fn log_failure(self: &Arc<Self>, node: &Address, kind: FailureKind, reason: &str) {
+        self.set_failure(node, kind, reason, None);
+        let Some(suppressed) = self.log_limiter.admit(kind.as_str(), node) else { return };
+        let Ok(runtime) = Handle::try_current() else { return };
+        let (context, node, reason) = (Arc::clone(self), node.clone(), reason.to_owned());
+        runtime.spawn(async move {
+            let advice = context.explain(&node, kind, &context.config.auth, &reason).await;
+            match kind {
+                FailureKind::NotConnected => {
+                    tracing::warn!(%node, advice, reason, suppressed, "cannot connect to Redis");
+                }
+                FailureKind::Denied if reason.starts_with("NOAUTH") => {
+                    tracing::error!(%node, advice, reason, suppressed, "Redis requires a password");
+                }
+                FailureKind::Denied => {
+                    tracing::error!(
+                        %node, advice, reason, suppressed, "Redis denied our login or a command"
+                    );
+                }
+                FailureKind::ReadOnly => {
+                    tracing::warn!(
+                        %node, advice, reason, suppressed, "the Redis node is not a master"
+                    );
+                }
+                kind => {
+                    let kind = kind.as_str();
+                    tracing::warn!(
+                        %node, kind, advice, reason, suppressed, "Redis replied with an error"
+                    );
+                }
+            }
+        });
     }
 
     /// Counts and logs a possible loss of counters on the server at `node`.
     pub(crate) fn record_loss(&self, node: &Address, reason: &'static str) {
-        self.losses.record();
+        self.losses.fetch_add(1, Ordering::AcqRel);
         if let Some(suppressed) = self.log_limiter.admit("lost counters", node) {
             tracing::warn!(%node, reason, suppressed, "Redis may have lost counters");
         }
@@ -218,63 +305,43 @@ fn read_password(auth: &Auth) -> Result<Option<String>, RedisError> {
     }
 }
 
-/// Error while opening a connection.
+/// Error while opening a connection: the kind of error reply or, for any other failure,
+/// [`FailureKind::NotConnected`].
 #[derive(Debug)]
-pub(crate) enum ConnectError {
-    /// The server is a replica, not a master.
-    IsReplica,
-    /// The server requires a password, and none is set.
-    PasswordRequired,
-    /// The server denied the login or a command. Only an operator can fix this.
-    Denied(String),
-    /// Connecting failed for a reason that may be temporary, so a retry may help.
-    Failed(String),
-}
-
-impl fmt::Display for ConnectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ConnectError::IsReplica => "the server is a replica, not a master",
-            // The server's own text is about HELLO, which no operator has sent.
-            ConnectError::PasswordRequired => "NOAUTH: authentication required",
-            ConnectError::Denied(reason) | ConnectError::Failed(reason) => reason,
-        })
-    }
+pub(crate) struct ConnectError {
+    pub(crate) kind: FailureKind,
+    pub(crate) reason: String,
 }
 
 impl ConnectError {
-    /// Returns whether the server denied the login or a command, or requires a password.
-    pub(crate) fn is_denied(&self) -> bool {
-        match self {
-            ConnectError::PasswordRequired | ConnectError::Denied(_) => true,
-            ConnectError::IsReplica | ConnectError::Failed(_) => false,
-        }
+    fn failed(reason: impl Into<String>) -> ConnectError {
+        ConnectError { kind: FailureKind::NotConnected, reason: reason.into() }
     }
 }
 
 impl From<RedisError> for ConnectError {
     fn from(error: RedisError) -> Self {
-        if error.code() == Some("NOAUTH") {
-            return ConnectError::PasswordRequired;
-        }
-        let denied = matches!(
-            error.kind(),
-            redis::ErrorKind::AuthenticationFailed
-                | redis::ErrorKind::Server(ServerErrorKind::NoPerm)
-        ) || error.code() == Some("WRONGPASS");
-        let mut text = error.to_string();
-        if error.kind() == redis::ErrorKind::Parse {
-            text = "the answer is not in the protocol of Redis".to_owned();
-        }
-        // The code of an error reply is quoted.
-        if text.starts_with('"') {
-            text = text.replacen('"', "", 2);
-        }
-        // A certificate's names are shown as Rust values: DnsName("redis.example").
-        text = text.replace("DnsName(\"", "").replace("\")", "");
-        // An unknown command is answered with its arguments, which may be a whole script.
-        text.truncate(text.find(", with args beginning with").unwrap_or(text.len()));
-        if denied { ConnectError::Denied(text) } else { ConnectError::Failed(text) }
+        let (kind, reason) = match (error.kind(), error.code()) {
+            (redis::ErrorKind::Parse, _) => {
+                let reason = "the answer is not in the protocol of Redis".to_owned();
+                (FailureKind::NotConnected, reason)
+            }
+            // The server's own text is about HELLO, which no operator has sent.
+            (_, Some("NOAUTH")) => {
+                (FailureKind::Denied, "NOAUTH authentication required".to_owned())
+            }
+            (_, Some(code)) => {
+                let details = error.detail();
+                (failure_kind(code, details.unwrap_or_default()), reply_text(code, details))
+            }
+            (kind, None) => {
+                let is_denied = kind == redis::ErrorKind::AuthenticationFailed;
+                let kind = if is_denied { FailureKind::Denied } else { FailureKind::NotConnected };
+                // A certificate's names are shown as Rust values: DnsName("redis.example").
+                (kind, error.to_string().replace("DnsName(\"", "").replace("\")", ""))
+            }
+        };
+        ConnectError { kind, reason }
     }
 }
 
@@ -349,43 +416,9 @@ impl Dialer {
         &self.address
     }
 
-    /// Counts a lost connection.
-    pub(crate) fn record_lost_connection(&self) {
-        self.context.lost_connections.fetch_add(1, Ordering::AcqRel);
-    }
-
-    pub(crate) fn log_limiter(&self) -> &LogLimiter {
-        &self.context.log_limiter
-    }
-
-    /// Logs a failed connection attempt, at most once a minute per node. A separate task looks for
-    /// the cause and writes the log line, so that the next attempt is not delayed.
-    pub(crate) fn log_failure(&self, error: ConnectError) {
-        let Some(suppressed) = self.log_limiter().admit("connect failure", &self.address) else {
-            return;
-        };
-        let (context, node) = (Arc::clone(&self.context), self.address.clone());
-        tokio::spawn(async move {
-            let reason = error.to_string();
-            let advice = find_advice(&context, &node, &context.config.auth, &reason).await;
-            context.set_failure(&node, &reason, advice.as_deref());
-            match error {
-                ConnectError::IsReplica => {
-                    tracing::warn!(%node, suppressed, "the Redis node is not a master");
-                }
-                ConnectError::PasswordRequired => {
-                    tracing::error!(%node, advice, reason, suppressed, "Redis requires a password");
-                }
-                ConnectError::Denied(_) => {
-                    tracing::error!(
-                        %node, advice, reason, suppressed, "Redis denied our login or a command"
-                    );
-                }
-                ConnectError::Failed(_) => {
-                    tracing::warn!(%node, advice, reason, suppressed, "cannot connect to Redis");
-                }
-            }
-        });
+    /// Returns the context, which all dialers share.
+    pub(crate) fn context(&self) -> &Arc<ClientContext> {
+        &self.context
     }
 
     /// Opens a connection: logs in, loads every script and, with sentinels, checks that the server
@@ -413,7 +446,7 @@ impl Dialer {
         let mut connection = match pool.get().await {
             Ok(connection) => connection,
             Err(PoolError::Backend(error)) => return Err(error.into()),
-            Err(other) => return Err(ConnectError::Failed(other.to_string())),
+            Err(other) => return Err(ConnectError::failed(other.to_string())),
         };
         let handshake = self.handshake(&mut connection).await;
         let connection = Connection::take(connection);
@@ -452,7 +485,7 @@ impl Dialer {
             .wait_timeout(Some(config.connect_timeout))
             .create_timeout(Some(config.connect_timeout))
             .build()
-            .map_err(|error| ConnectError::Failed(error.to_string()))
+            .map_err(|error| ConnectError::failed(error.to_string()))
     }
 
     async fn handshake(&self, connection: &mut MultiplexedConnection) -> Result<(), ConnectError> {
@@ -466,6 +499,11 @@ impl Dialer {
         }
         if checks_role {
             commands.cmd("ROLE");
+        }
+        let probe = self.probe_take();
+        let is_probed = probe.is_some();
+        if let Some(probe) = probe {
+            commands.add_command(probe);
         }
         if !config.meta.is_empty() {
             commands.cmd("GET").arg(&meta_key);
@@ -486,20 +524,21 @@ impl Dialer {
         if checks_role {
             require_master(replies.next())?;
         }
+        let probe_reply = if is_probed { replies.next() } else { None };
         let stored = if config.meta.is_empty() { None } else { replies.next() };
         let has_meta = stored.as_ref().and_then(|stored| match stored {
             Value::ServerError(_) => None,
             stored => Some(*stored != Value::Nil),
         });
-        let info = replies.next().unwrap_or_default();
+        // Empty if the ACL does not permit INFO.
+        let info = redis::from_redis_value::<String>(replies.next().unwrap_or_default());
+        let info = info.unwrap_or_default();
         self.require_all_slots(connection, &info).await?;
-        let info = redis::from_redis_value::<String>(info).ok();
-        let run_id = info.as_deref().and_then(loss_detector::run_id);
+        self.check_probe(probe_reply)?;
+        let run_id = info_field(&info, "run_id");
         // Before the connection accepts script calls.
-        if let Some(sign) =
-            self.loss_detector.compare(meta_before, ServerReplies { run_id, has_meta })
-        {
-            self.context.record_loss(&self.address, sign.as_str());
+        if let Some(sign) = self.loss_detector.compare(meta_before, run_id, has_meta) {
+            self.context.record_loss(&self.address, sign);
         }
         if let Some(stored) = stored {
             self.compare_meta(connection, &meta_key, stored).await;
@@ -508,21 +547,61 @@ impl Dialer {
         Ok(())
     }
 
+    /// Returns a take of one hit from a probe counter, by the script that decides calls. It shows what
+    /// a read cannot: missing permissions, a replica, full memory. `None` if the client does not call
+    /// that script, and on a cluster for a node that is not known to own a hash slot.
+    fn probe_take(&self) -> Option<Cmd> {
+        let ClientContext { config, scripts, .. } = &*self.context;
+        let script = scripts.iter().find(|script| script.name == DECIDE)?;
+        let key = match config.topology {
+            TopologyConfig::Single | TopologyConfig::Sentinel { .. } => config.prefix.probe_key(),
+            TopologyConfig::Cluster => config.prefix.probe_key_in(self.stats.owned_slot()?),
+        };
+        Some(encode_probe(script, &key))
+    }
+
+    /// Returns an error if the reply to the probe is one. A redirect is none: the slot has moved.
+    ///
+    /// A server that has become full, or cannot save, is kept: it still rejects calls.
+    fn check_probe(&self, reply: Option<Value>) -> Result<(), ConnectError> {
+        let Some(Value::ServerError(error)) = &reply else { return Ok(()) };
+        let ErrorReply::Failed(SendError { kind, .. }) = ErrorReply::classify(error, &self.address)
+        else {
+            return Ok(());
+        };
+        let still_rejects = matches!(
+            kind,
+            FailureKind::OutOfMemory | FailureKind::Unsaved | FailureKind::NoReplicas
+        );
+        if still_rejects && self.stats.connects.get() > 0 {
+            self.stats.record_error(kind);
+            self.context.log_failure(
+                &self.address,
+                kind,
+                &reply_text(error.code(), error.details()),
+            );
+            return Ok(());
+        }
+        Err(ConnectError { kind, reason: reply_text(error.code(), error.details()) })
+    }
+
     /// Returns an error if the configured topology is a single server, but the server is one of
     /// several masters of a cluster. Such a server would redirect the calls for most keys. Does
     /// nothing if the ACL does not permit INFO or CLUSTER INFO.
     async fn require_all_slots(
         &self,
         connection: &mut MultiplexedConnection,
-        info: &Value,
+        info: &str,
     ) -> Result<(), ConnectError> {
         let is_single = matches!(self.context.config.topology, TopologyConfig::Single);
-        if !is_single || server_mode(info.clone()).as_deref() != Some("cluster") {
+        if !is_single || info_field(info, "redis_mode") != Some("cluster") {
             return Ok(());
         }
         let reply = connection.req_packed_command(redis::cmd("CLUSTER").arg("INFO")).await?;
-        match has_several_masters(reply) {
-            true => Err(ConnectError::Failed("the server holds only a part of the keys".into())),
+        let info = redis::from_redis_value::<String>(reply).unwrap_or_default();
+        let masters = info_field(&info, "cluster_size").and_then(|size| size.parse::<u32>().ok());
+        match masters.is_some_and(|masters| masters > 1) {
+            true => Err(ConnectError::failed("the server holds only a part of the keys")),
             false => Ok(()),
         }
     }
@@ -550,7 +629,7 @@ impl Dialer {
             Value::BulkString(stored) if stored != meta.as_bytes() => {
                 self.stats.meta_mismatches.add(1);
                 let node = &self.address;
-                if let Some(suppressed) = self.log_limiter().admit("other key secret", node) {
+                if let Some(suppressed) = self.context.log_limiter.admit("other key secret", node) {
                     tracing::warn!(
                         %node, suppressed,
                         "another replica uses a different key secret or format: counters are not shared"
@@ -568,14 +647,17 @@ impl Dialer {
     }
 }
 
+/// Reason why a connection cannot be used if ROLE says so.
+pub(super) const IS_REPLICA: &str = "the server is a replica, not a master";
+
 /// Returns an error unless the reply to ROLE says that the server is a master.
 fn require_master(role: Option<Value>) -> Result<(), ConnectError> {
     match role {
         Some(Value::ServerError(error)) => Err(RedisError::from(error).into()),
         Some(Value::Array(parts)) => match parts.first() {
             Some(Value::BulkString(role)) if role == b"master" => Ok(()),
-            _ => Err(ConnectError::IsReplica),
+            _ => Err(ConnectError { kind: FailureKind::ReadOnly, reason: IS_REPLICA.to_owned() }),
         },
-        _ => Err(ConnectError::Failed("no reply to ROLE".into())),
+        _ => Err(ConnectError::failed("no reply to ROLE")),
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! Not here: loading scripts again (`connection`), following redirects (`cluster`).
 
-use redis::{ServerError, ServerErrorKind};
+use redis::ServerError;
 
 use super::config::Address;
-use super::send_error::{SendError, SendErrorKind};
+use super::send_error::SendError;
+use crate::domain::{ExecutionStatus, FailureKind};
 
 /// Error reply of a Redis node, classified by what the client does next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,66 +37,83 @@ impl ErrorReply {
     pub fn classify(error: &ServerError, node: &Address) -> ErrorReply {
         let redirect = |make: fn(Address) -> Redirect| match target_address(error.details(), node) {
             Some(address) => ErrorReply::Redirect(make(address)),
-            None => not_executed(SendErrorKind::Reconfiguring),
+            None => ErrorReply::Failed(SendError::not_executed(FailureKind::Moving)),
         };
-        match error.kind() {
-            Some(ServerErrorKind::NoScript) => ErrorReply::NoScript,
-            Some(ServerErrorKind::Moved) => redirect(Redirect::Moved),
-            Some(ServerErrorKind::Ask) => redirect(Redirect::Ask),
-            Some(ServerErrorKind::TryAgain) => ErrorReply::Redirect(Redirect::TryAgain),
-            Some(ServerErrorKind::ClusterDown | ServerErrorKind::MasterDown) => {
-                not_executed(SendErrorKind::Reconfiguring)
+        match error.code() {
+            "NOSCRIPT" => ErrorReply::NoScript,
+            "MOVED" => redirect(Redirect::Moved),
+            "ASK" => redirect(Redirect::Ask),
+            "TRYAGAIN" => ErrorReply::Redirect(Redirect::TryAgain),
+            code => {
+                let kind = failure_kind(code, error.details().unwrap_or_default());
+                let error = SendError::not_executed(kind);
+                // A script that failed may have written before.
+                let may_have_run = kind == FailureKind::Script || code == "ERR";
+                let executed = if may_have_run { ExecutionStatus::Unknown } else { error.executed };
+                ErrorReply::Failed(SendError { executed, ..error })
             }
-            Some(ServerErrorKind::BusyLoading | ServerErrorKind::ReadOnly) => {
-                not_executed(SendErrorKind::LoadingOrReplica)
-            }
-            Some(ServerErrorKind::NoPerm) => not_executed(SendErrorKind::Denied),
-            // `ServerErrorKind` is `non_exhaustive`, so other errors are classified by their code.
-            Some(_) | None => ErrorReply::from_code(error.code()),
         }
     }
 
     /// Returns whether the reply means that the node currently cannot serve calls. Returns false
     /// for a redirect.
     pub(crate) fn means_unavailable_node(&self) -> bool {
-        let ErrorReply::Failed(error) = self else { return false };
-        matches!(
-            error.kind,
-            SendErrorKind::Reconfiguring | SendErrorKind::LoadingOrReplica | SendErrorKind::Busy
-        )
-    }
-
-    /// Classifies an error by its code, for errors without a kind in the `redis` crate. OOM,
-    /// MISCONF, and NOREPLICAS mean that the script wrote nothing: Redis checks memory and disk
-    /// before the first write of a script and not afterwards.
-    fn from_code(code: &str) -> ErrorReply {
-        match code {
-            "OOM" | "MISCONF" | "NOREPLICAS" => not_executed(SendErrorKind::NotWritable),
-            "BUSY" => not_executed(SendErrorKind::Busy),
-            "NOAUTH" | "WRONGPASS" => not_executed(SendErrorKind::Denied),
-            _unknown => ErrorReply::Failed(SendError::SCRIPT_FAILED),
-        }
+        matches!(self, ErrorReply::Failed(error) if means_unavailable_node(error.kind))
     }
 }
 
-/// Problems with a node that an error reply to a shared script call, or to a write in it, reports.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ReplyFailures {
-    pub(super) is_demoted: bool,
-    /// Number of calls for which the node was unavailable.
-    pub(super) unavailable_calls: u64,
+/// Returns whether the error means that the node currently cannot serve calls.
+pub(super) fn means_unavailable_node(kind: FailureKind) -> bool {
+    suggests_topology_change(kind) || kind == FailureKind::Busy
 }
 
-impl ReplyFailures {
-    /// Returns the problems that an error reply to a script call shows, which this many calls share.
-    pub(super) fn of_calls(reply: &ErrorReply, calls: usize, is_demoted: bool) -> ReplyFailures {
-        let unavailable_calls = if reply.means_unavailable_node() { calls as u64 } else { 0 };
-        ReplyFailures { is_demoted, unavailable_calls }
+/// Part of the error of Redis before 7.2 if the ACL denies a command inside a script.
+pub(super) const DENIED_IN_SCRIPT: &str = "user executing the script can't";
+
+/// Returns the kind of an error reply with this code and text.
+///
+/// OOM, MISCONF, and NOREPLICAS mean that the script wrote nothing: Redis checks memory and disk
+/// before the first write of a script and not afterwards.
+pub(super) fn failure_kind(code: &str, text: &str) -> FailureKind {
+    match code {
+        "NOAUTH" | "WRONGPASS" | "NOPERM" => FailureKind::Denied,
+        "READONLY" => FailureKind::ReadOnly,
+        "OOM" => FailureKind::OutOfMemory,
+        "MISCONF" => FailureKind::Unsaved,
+        "NOREPLICAS" => FailureKind::NoReplicas,
+        "BUSY" => FailureKind::Busy,
+        "LOADING" => FailureKind::Loading,
+        "CLUSTERDOWN" | "MASTERDOWN" => FailureKind::ClusterDown,
+        _ if text.contains(DENIED_IN_SCRIPT) => FailureKind::Denied,
+        _unknown => FailureKind::Script,
     }
 }
 
-fn not_executed(kind: SendErrorKind) -> ErrorReply {
-    ErrorReply::Failed(SendError::not_executed(kind))
+/// Reason why a call fails although its script was loaded several times.
+pub(super) const FORGOTTEN_SCRIPT: &str =
+    "NOSCRIPT: the server forgets its scripts as soon as they are loaded";
+
+/// Maximum number of characters of an error reply that are logged. A longer one quotes a script.
+const REPLY_CHARS_MAX: usize = 256;
+
+/// Returns the text of an error reply, as Redis sent it. The arguments of an unknown command are left
+/// out, because they may be a whole script.
+pub(super) fn reply_text(code: &str, details: Option<&str>) -> String {
+    let text = format!("{code} {}", details.unwrap_or_default());
+    let end = text.find(", with args beginning with").unwrap_or(text.len());
+    text[..end].chars().take(REPLY_CHARS_MAX).collect()
+}
+
+/// Returns whether the error suggests that the topology has changed, such as a master that has
+/// become a replica.
+pub(super) fn suggests_topology_change(kind: FailureKind) -> bool {
+    matches!(
+        kind,
+        FailureKind::Moving
+            | FailureKind::ClusterDown
+            | FailureKind::Loading
+            | FailureKind::ReadOnly
+    )
 }
 
 /// Parses the target address of a redirect, `<slot> <host>:<port>`. Uses the host of `node` if
@@ -111,17 +129,11 @@ fn target_address(details: Option<&str>, node: &Address) -> Option<Address> {
     }
 }
 
-/// Returns whether the server replied READONLY, because it has become a replica.
-pub(super) fn is_read_only(error: &ServerError) -> bool {
-    error.code() == "READONLY"
-}
-
 #[cfg(test)]
 mod tests {
     use redis::Value;
 
     use super::*;
-    use crate::domain::ExecutionStatus;
 
     fn classify(line: &str) -> ErrorReply {
         let node = Address::Tcp("10.0.0.1".into(), 6379);
@@ -129,6 +141,10 @@ mod tests {
             Ok(Value::ServerError(error)) => ErrorReply::classify(&error, &node),
             other => panic!("{line} is parsed as {other:?}"),
         }
+    }
+
+    fn not_executed(kind: FailureKind) -> ErrorReply {
+        ErrorReply::Failed(SendError::not_executed(kind))
     }
 
     fn tcp(host: &str, port: u16) -> Address {
@@ -150,26 +166,23 @@ mod tests {
             classify("TRYAGAIN Multiple keys request during rehashing of slot"),
             ErrorReply::Redirect(Redirect::TryAgain)
         );
-        assert_eq!(classify("MOVED nonsense"), not_executed(SendErrorKind::Reconfiguring));
+        assert_eq!(classify("MOVED nonsense"), not_executed(FailureKind::Moving));
     }
 
     #[test]
     fn an_error_raised_before_the_script_starts_means_not_executed() {
         for (line, expected) in [
-            ("CLUSTERDOWN Hash slot not served", SendErrorKind::Reconfiguring),
-            ("MASTERDOWN Link with MASTER is down", SendErrorKind::Reconfiguring),
-            ("LOADING Redis is loading the dataset in memory", SendErrorKind::LoadingOrReplica),
-            (
-                "READONLY You can't write against a read only replica.",
-                SendErrorKind::LoadingOrReplica,
-            ),
-            ("OOM command not allowed when used memory > 'maxmemory'.", SendErrorKind::NotWritable),
-            ("MISCONF Redis is configured to save RDB snapshots", SendErrorKind::NotWritable),
-            ("NOREPLICAS Not enough good replicas to write.", SendErrorKind::NotWritable),
-            ("BUSY Redis is busy running a script.", SendErrorKind::Busy),
-            ("NOAUTH Authentication required.", SendErrorKind::Denied),
-            ("WRONGPASS invalid username-password pair", SendErrorKind::Denied),
-            ("NOPERM this user has no permissions", SendErrorKind::Denied),
+            ("CLUSTERDOWN Hash slot not served", FailureKind::ClusterDown),
+            ("MASTERDOWN Link with MASTER is down", FailureKind::ClusterDown),
+            ("LOADING Redis is loading the dataset in memory", FailureKind::Loading),
+            ("READONLY You can't write against a read only replica.", FailureKind::ReadOnly),
+            ("OOM command not allowed when used memory > 'maxmemory'.", FailureKind::OutOfMemory),
+            ("MISCONF Redis is configured to save RDB snapshots", FailureKind::Unsaved),
+            ("NOREPLICAS Not enough good replicas to write.", FailureKind::NoReplicas),
+            ("BUSY Redis is busy running a script.", FailureKind::Busy),
+            ("NOAUTH Authentication required.", FailureKind::Denied),
+            ("WRONGPASS invalid username-password pair", FailureKind::Denied),
+            ("NOPERM this user has no permissions", FailureKind::Denied),
         ] {
             assert_eq!(classify(line), not_executed(expected), "{line}");
         }
@@ -180,9 +193,16 @@ mod tests {
     fn a_script_that_failed_may_have_run() {
         for line in ["WRONGTYPE Operation against a key", "ERR user_script:1: boom", "NEW thing"] {
             let expected =
-                SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Script };
+                SendError { executed: ExecutionStatus::Unknown, kind: FailureKind::Script };
             assert_eq!(classify(line), ErrorReply::Failed(expected), "{line}");
         }
+    }
+
+    #[test]
+    fn a_command_that_the_acl_denies_inside_a_script_may_follow_a_write() {
+        let line = "ERR The user executing the script can't run this command or subcommand script";
+        let denied = SendError { executed: ExecutionStatus::Unknown, kind: FailureKind::Denied };
+        assert_eq!(classify(line), ErrorReply::Failed(denied));
     }
 
     #[test]

@@ -6,12 +6,11 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use redis::{RedisError, ServerErrorKind, Value};
-
-use super::dialer::ClientContext;
+use super::dialer::{ClientContext, ConnectError};
 use super::info::NodeInfo;
 use super::node::Node;
 use super::topology::Topology;
+use crate::domain::FailureKind;
 
 /// Interval between INFO polls until the first reply from any node. It is short because the nodes
 /// are usually connected soon after startup.
@@ -37,7 +36,7 @@ pub(crate) async fn poll_info(
                     (denied, answered) = (false, true);
                     node.set_info(Some(info));
                 }
-                Some(Err(InfoError::Denied)) => {
+                Some(Err(error)) if error.kind == FailureKind::Denied => {
                     answered = true;
                     node.set_info(None);
                     if !denied {
@@ -47,34 +46,15 @@ pub(crate) async fn poll_info(
                     }
                 }
                 // The connections log why the node cannot be reached.
-                Some(Err(InfoError::Failed)) | None => node.set_info(None),
+                Some(Err(_)) | None => node.set_info(None),
             }
         }
     }
 }
 
-/// Error of an INFO query.
-enum InfoError {
-    /// The ACL does not permit INFO.
-    Denied,
-    /// The query failed for any other reason.
-    Failed,
-}
-
-async fn query_info(context: &ClientContext, node: &Node) -> Result<NodeInfo, InfoError> {
+async fn query_info(context: &ClientContext, node: &Node) -> Result<NodeInfo, ConnectError> {
     let config = &context.config;
     // Servers before 7.0 accept a single section, and only `all` contains commandstats.
-    let reply = context.query(node.address(), &config.auth, redis::cmd("INFO").arg("all")).await;
-    match reply.map_err(|error| info_error(&error))? {
-        Value::BulkString(text) => Ok(NodeInfo::parse(&String::from_utf8_lossy(&text), config.db)),
-        Value::VerbatimString { text, .. } => Ok(NodeInfo::parse(&text, config.db)),
-        _ => Err(InfoError::Failed),
-    }
-}
-
-fn info_error(error: &RedisError) -> InfoError {
-    match error.kind() {
-        redis::ErrorKind::Server(ServerErrorKind::NoPerm) => InfoError::Denied,
-        _ => InfoError::Failed,
-    }
+    let reply = context.query(node.address(), &config.auth, redis::cmd("INFO").arg("all")).await?;
+    Ok(NodeInfo::parse(&redis::from_redis_value::<String>(reply).unwrap_or_default(), config.db))
 }

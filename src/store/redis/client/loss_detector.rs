@@ -9,28 +9,15 @@
 //!
 //! Not here: the consequences of a loss (`resilience`).
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// Logged reason for a counter loss: the run id has changed, so the server process is a new one.
+pub(crate) const RESTARTED: &str = "restarted";
+/// Logged reason for a counter loss: the key `tg1meta` was stored before and no longer exists.
+pub(crate) const KEY_GONE: &str = "key_gone";
 /// Logged reason for a counter loss when a new master takes over. The latest charges may not
 /// have been replicated to the new master.
 pub(crate) const NEW_MASTER: &str = "new_master";
-
-/// Number of times that a server may have lost counters, shared by all nodes of a client.
-#[derive(Debug, Default)]
-pub(crate) struct LossCount(AtomicU64);
-
-impl LossCount {
-    /// Returns the number of times that a server may have lost counters.
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
-    }
-
-    /// Records that a server may have lost counters.
-    pub(crate) fn record(&self) {
-        self.0.fetch_add(1, Ordering::AcqRel);
-    }
-}
 
 /// Detector of lost counters on one node. Holds the run id and the state of the key `tg1meta`, as
 /// read in the handshakes of the node's connections.
@@ -55,65 +42,39 @@ pub(crate) struct KnownMeta {
     is_stored: bool,
 }
 
-/// Handshake replies that can reveal a counter loss: the server's run id, and whether the key
-/// `tg1meta` exists.
-#[derive(Clone, Debug)]
-pub(crate) struct ServerReplies {
-    /// Run id of the server process; `None` if INFO was denied.
-    pub(crate) run_id: Option<String>,
-    /// Whether the key `tg1meta` exists; `None` if another node of a cluster holds the key or if
-    /// the key is not used.
-    pub(crate) has_meta: Option<bool>,
-}
-
-/// Sign that a server may have lost counters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LossSign {
-    /// The run id has changed, so the server process is a new one.
-    Restarted,
-    /// The key `tg1meta` was stored before and no longer exists.
-    KeyGone,
-}
-
-impl LossSign {
-    /// Returns the name of the sign, as used in logs.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            LossSign::Restarted => "restarted",
-            LossSign::KeyGone => "key_gone",
-        }
-    }
-}
-
 impl LossDetector {
     /// Returns the known state of the key `tg1meta`. Call this before the handshake reads the key.
     pub(crate) fn known_meta(&self) -> KnownMeta {
         self.lock().meta
     }
 
-    /// Compares the replies in a handshake with the known state of the server. Returns the sign of
-    /// a counter loss, or `None` if there is no sign or another connection has already detected
-    /// this loss. `before` is the result of [`known_meta`](Self::known_meta) before the handshake.
-    pub(crate) fn compare(&self, before: KnownMeta, replies: ServerReplies) -> Option<LossSign> {
+    /// Compares the replies in a handshake with the known state of the server. Returns the reason
+    /// for a counter loss, or `None` if there is no sign of one or another connection has already detected
+    /// this loss. `before` is the result of [`known_meta`](Self::known_meta) before the handshake. `run_id`
+    /// is `None` if INFO was denied, and `has_meta` if another node of a cluster holds the key
+    /// `tg1meta` or if the key is not used.
+    pub(crate) fn compare(
+        &self,
+        before: KnownMeta,
+        run_id: Option<&str>,
+        has_meta: Option<bool>,
+    ) -> Option<&'static str> {
         let mut known = self.lock();
-        let is_restarted = match (&known.run_id, &replies.run_id) {
+        let is_restarted = match (&known.run_id, run_id) {
             (Some(known), Some(now)) => known != now,
             (None, _) | (_, None) => false,
         };
-        let is_key_gone =
-            before == known.meta && before.is_stored && replies.has_meta == Some(false);
+        let is_key_gone = before == known.meta && before.is_stored && has_meta == Some(false);
         let sign = match (is_restarted, is_key_gone) {
-            (true, _) => Some(LossSign::Restarted),
-            (false, true) => Some(LossSign::KeyGone),
+            (true, _) => Some(RESTARTED),
+            (false, true) => Some(KEY_GONE),
             (false, false) => None,
         };
         if sign.is_some() {
             known.meta = KnownMeta { losses: known.meta.losses + 1, is_stored: false };
         }
-        if replies.run_id.is_some() {
-            known.run_id = replies.run_id;
-        }
-        known.meta.is_stored |= replies.has_meta == Some(true);
+        known.run_id = run_id.map(str::to_owned).or(known.run_id.take());
+        known.meta.is_stored |= has_meta == Some(true);
         sign
     }
 
@@ -127,12 +88,6 @@ impl LossDetector {
     }
 }
 
-/// Returns the run id in the reply to `INFO server`, or `None` if the reply contains none.
-pub(crate) fn run_id(info: &str) -> Option<String> {
-    let value = info.lines().find_map(|line| line.strip_prefix("run_id:"))?.trim();
-    (!value.is_empty()).then(|| value.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,10 +96,9 @@ mod tests {
         detector: &LossDetector,
         run_id: Option<&str>,
         has_meta: Option<bool>,
-    ) -> Option<LossSign> {
+    ) -> Option<&'static str> {
         let before = detector.known_meta();
-        let run_id = run_id.map(str::to_owned);
-        let sign = detector.compare(before, ServerReplies { run_id, has_meta });
+        let sign = detector.compare(before, run_id, has_meta);
         detector.record_meta_key();
         sign
     }
@@ -154,7 +108,7 @@ mod tests {
         let detector = LossDetector::default();
         assert_eq!(handshake(&detector, Some("a"), Some(false)), None);
         assert_eq!(handshake(&detector, Some("a"), Some(true)), None);
-        assert_eq!(handshake(&detector, Some("b"), Some(true)), Some(LossSign::Restarted));
+        assert_eq!(handshake(&detector, Some("b"), Some(true)), Some(RESTARTED));
         assert_eq!(handshake(&detector, Some("b"), Some(true)), None, "it is found once");
     }
 
@@ -163,7 +117,7 @@ mod tests {
         let detector = LossDetector::default();
         assert_eq!(handshake(&detector, None, Some(false)), None);
         assert_eq!(handshake(&detector, None, None), None, "another node of the cluster has it");
-        assert_eq!(handshake(&detector, None, Some(false)), Some(LossSign::KeyGone));
+        assert_eq!(handshake(&detector, None, Some(false)), Some(KEY_GONE));
         assert_eq!(handshake(&detector, None, Some(true)), None);
     }
 
@@ -173,35 +127,20 @@ mod tests {
             let detector = LossDetector::default();
             handshake(&detector, run_id.map(|_| "a"), Some(true));
             let (one, other) = (detector.known_meta(), detector.known_meta());
-            let replies =
-                ServerReplies { run_id: run_id.map(str::to_owned), has_meta: Some(false) };
-            assert!(detector.compare(one, replies.clone()).is_some());
-            assert_eq!(detector.compare(other, replies), None);
+            assert!(detector.compare(one, run_id, Some(false)).is_some());
+            assert_eq!(detector.compare(other, run_id, Some(false)), None);
         }
     }
 
     #[test]
-    fn the_run_id_is_read_from_info() {
-        assert_eq!(
-            run_id("# Server\r\nredis_version:7.0.15\r\nrun_id:0a1b\r\n"),
-            Some("0a1b".into())
-        );
-        assert_eq!(run_id("# Server\r\nrun_id:\r\n"), None);
-        assert_eq!(run_id(""), None);
-    }
-
-    /// Redis may be full, so that the key cannot be stored.
-    #[test]
     fn the_loss_of_a_key_that_only_others_stored_is_found_once() {
         let detector = LossDetector::default();
-        let handshake = |run_id: Option<&str>, has_meta| {
-            let replies = ServerReplies { run_id: run_id.map(str::to_owned), has_meta };
-            detector.compare(detector.known_meta(), replies)
-        };
+        let handshake =
+            |run_id, has_meta| detector.compare(detector.known_meta(), run_id, has_meta);
         assert_eq!(handshake(Some("a"), Some(true)), None);
-        assert_eq!(handshake(None, Some(false)), Some(LossSign::KeyGone));
+        assert_eq!(handshake(None, Some(false)), Some(KEY_GONE));
         assert_eq!(handshake(None, Some(false)), None, "it is gone already");
-        assert_eq!(handshake(Some("b"), Some(false)), Some(LossSign::Restarted));
+        assert_eq!(handshake(Some("b"), Some(false)), Some(RESTARTED));
         assert_eq!(handshake(Some("b"), Some(false)), None);
     }
 }

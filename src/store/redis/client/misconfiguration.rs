@@ -7,7 +7,8 @@
 use redis::Value;
 
 use super::config::{Address, Auth, TopologyConfig};
-use super::dialer::ClientContext;
+use super::dialer::{ClientContext, IS_REPLICA};
+use super::error_reply::DENIED_IN_SCRIPT;
 use crate::peer_protocol::{Peer, detect_peer};
 
 /// Maximum number of master names, as reported by a sentinel, that a hint in the log lists.
@@ -21,6 +22,9 @@ pub(crate) async fn find_advice(
     auth: &Auth,
     error: &str,
 ) -> Option<String> {
+    if let Some(advice) = advice_on_reply(context, address, auth, error).await {
+        return Some(advice);
+    }
     let uses_tls = match address {
         Address::Tcp(host, port) => {
             let uses_tls = context.config.tls.is_some();
@@ -33,8 +37,8 @@ pub(crate) async fn find_advice(
         Address::Unix(_) => false,
     };
     let info = context.query(address, auth, redis::cmd("INFO").arg("server")).await;
-    let mode = match info.map(server_mode) {
-        Ok(mode) => mode?,
+    let info = match info {
+        Ok(info) => redis::from_redis_value::<String>(info).ok()?,
         Err(own) => {
             let (own, addresses) = (own.to_string(), &context.config.addresses);
             let is_sentinel = matches!(context.config.topology, TopologyConfig::Sentinel { .. })
@@ -44,8 +48,12 @@ pub(crate) async fn find_advice(
                 .or_else(|| advice_on_error(&text, auth, is_sentinel, uses_tls));
         }
     };
+    let mode = info_field(&info, "redis_mode")?;
     match &context.config.topology {
-        topology if mode != "sentinel" => advice_on_mode(topology, &mode).map(str::to_owned),
+        topology if mode != "sentinel" => {
+            let advice = advice_on_mode(topology, mode).map(str::to_owned);
+            advice.or_else(|| advice_on_error(error, auth, false, false))
+        }
         TopologyConfig::Sentinel { master, .. } => {
             advice_on_master(&query_master_names(context, address, auth).await?, master)
         }
@@ -56,19 +64,11 @@ pub(crate) async fn find_advice(
     }
 }
 
-/// Returns the server mode in a reply to INFO: `standalone`, `cluster`, or `sentinel`. Returns
-/// `None` if the reply contains no mode.
-pub(crate) fn server_mode(info: Value) -> Option<String> {
-    let info = redis::from_redis_value::<String>(info).ok()?;
-    let mode = info.lines().find_map(|line| line.strip_prefix("redis_mode:"))?;
-    Some(mode.trim().to_owned())
-}
-
-/// Returns whether a reply to CLUSTER INFO reports more than one master with hash slots.
-pub(crate) fn has_several_masters(info: Value) -> bool {
-    let Ok(info) = redis::from_redis_value::<String>(info) else { return false };
-    let size = info.lines().find_map(|line| line.strip_prefix("cluster_size:"));
-    size.and_then(|size| size.trim().parse::<u32>().ok()).is_some_and(|size| size > 1)
+/// Returns a field of a reply to INFO or CLUSTER INFO; `None` if the reply does not contain it.
+pub(crate) fn info_field<'i>(info: &'i str, name: &str) -> Option<&'i str> {
+    let mut fields = info.lines().filter_map(|line| line.split_once(':'));
+    let (_, value) = fields.find(|(field, _)| *field == name)?;
+    Some(value.trim()).filter(|value| !value.is_empty())
 }
 
 fn advice_on_peer(peer: Peer, uses_tls: bool) -> Option<&'static str> {
@@ -91,8 +91,88 @@ fn advice_on_peer(peer: Peer, uses_tls: bool) -> Option<&'static str> {
     })
 }
 
+/// Advice on error replies, by the code at their start.
+const REPLY_ADVICE: &[(&str, &str)] = &[
+    (
+        "OOM",
+        "Redis is full: raise maxmemory, and use this Redis for the rate limiter alone, with \
+         maxmemory-policy noeviction",
+    ),
+    (
+        "MISCONF",
+        "Redis cannot save its data, and its log says why: free the disk, or turn persistence off \
+         (CONFIG SET save \"\")",
+    ),
+    ("NOREPLICAS", "bring the replicas back, or set min-replicas-to-write 0 in Redis"),
+    ("BUSY", "end the script with SCRIPT KILL, and use this Redis for the rate limiter alone"),
+    ("LOADING", "wait until Redis has loaded its data; without persistence it starts at once"),
+    (
+        "CLUSTERDOWN",
+        "hash slots have no node: run redis-cli --cluster fix, or set cluster-require-full-coverage \
+         no in Redis",
+    ),
+    ("MASTERDOWN", "the replica has lost its master: wait for the failover, or start the master"),
+];
+
+/// Commands that the ACL must permit in each topology.
+const ACL_COMMANDS: &str = "+hello +ping +client|setname +script|load +evalsha +info +get +mget +set \
+                            +incr +incrby +time +strlen +getrange +append +pexpire +zcount +zrange \
+                            +zmscore +zadd +zrem +zremrangebyscore";
+
+/// Returns advice on an error reply, from its text and, for a replica, from INFO.
+async fn advice_on_reply(
+    context: &ClientContext,
+    node: &Address,
+    auth: &Auth,
+    error: &str,
+) -> Option<String> {
+    if error.starts_with("NOPERM") || error.contains(DENIED_IN_SCRIPT) {
+        let user = auth.user.as_deref().unwrap_or("default");
+        let keys = context.config.prefix.key_pattern();
+        let is_sentinel = context.config.addresses.contains(node);
+        let more = match &context.config.topology {
+            TopologyConfig::Single if context.config.db > 0 => " +select",
+            TopologyConfig::Single => "",
+            TopologyConfig::Sentinel { .. } if is_sentinel => {
+                return Some(format!(
+                    "the sentinel's ACL must permit: ACL SETUSER {user} +hello \
+                     +sentinel|get-master-addr-by-name"
+                ));
+            }
+            TopologyConfig::Sentinel { .. } => " +role",
+            TopologyConfig::Cluster => " +cluster|shards +cluster|slots +cluster|nodes +asking",
+        };
+        return Some(format!(
+            "the ACL must permit keys and commands: ACL SETUSER {user} ~{keys} {ACL_COMMANDS}{more}"
+        ));
+    }
+    if error.starts_with("READONLY") || error == IS_REPLICA {
+        if !matches!(context.config.topology, TopologyConfig::Single) {
+            // A failover is under way.
+            return None;
+        }
+        let primary = query_primary(context, node, auth).await;
+        return Some(match primary {
+            Some(primary) => format!("the primary is {primary}: write it in --redis-url"),
+            None => "write the address of the primary in --redis-url".to_owned(),
+        });
+    }
+    let row = REPLY_ADVICE.iter().find(|(code, _)| error.starts_with(code))?;
+    Some(row.1.to_owned())
+}
+
+/// Returns the address of the primary that a replica reports; `None` if it reports none.
+async fn query_primary(context: &ClientContext, node: &Address, auth: &Auth) -> Option<Address> {
+    let info = context.query(node, auth, redis::cmd("INFO").arg("replication")).await.ok()?;
+    let info = redis::from_redis_value::<String>(info).ok()?;
+    let port = info_field(&info, "master_port")?.parse().ok()?;
+    Some(Address::Tcp(info_field(&info, "master_host")?.to_owned(), port))
+}
+
 /// Words in the error of a login with a wrong user or password.
 const WRONG_LOGIN: [&str; 3] = ["WRONGPASS", "AUTH failed", "AuthenticationFailed"];
+/// Words in the error of a server without a command that connections need.
+const MISSING_COMMAND: [&str; 2] = ["unknown command", "unknown subcommand"];
 
 /// Returns advice on an error of a login. `is_sentinel` says whether a sentinel rejects it.
 fn advice_on_login(text: &str, auth: &Auth, is_sentinel: bool) -> Option<String> {
@@ -101,6 +181,13 @@ fn advice_on_login(text: &str, auth: &Auth, is_sentinel: bool) -> Option<String>
             true => "the sentinel wants a password: set --redis-sentinel-auth".to_owned(),
             false => "set --redis-auth or --redis-auth-file".to_owned(),
         });
+    }
+    if MISSING_COMMAND.iter().any(|words| text.contains(words)) {
+        return Some(
+            "a proxy or service between Tidegate and Redis does not support HELLO 3 or SCRIPT LOAD: \
+             give the address of Redis itself"
+                .to_owned(),
+        );
     }
     WRONG_LOGIN.iter().find(|word| text.contains(*word))?;
     let (server, settings) = match is_sentinel {
@@ -252,15 +339,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mode_of_a_server_and_the_size_of_its_cluster_are_read() {
-        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
-        let mode = server_mode(text("# Server\r\nredis_version:7.0.15\r\nredis_mode:cluster\r\n"));
-        assert_eq!(mode.as_deref(), Some("cluster"));
-        assert_eq!(server_mode(text("")), None);
-        assert_eq!(server_mode(Value::Nil), None);
-        assert!(has_several_masters(text("cluster_state:ok\r\ncluster_size:3\r\n")));
-        assert!(!has_several_masters(text("cluster_state:ok\r\ncluster_size:1\r\n")));
-        assert!(!has_several_masters(text("cluster_size:x\r\n")));
+    fn a_field_of_info_is_found_by_its_whole_name() {
+        let info = "# Server\r\nredis_version:7.0.15\r\nredis_mode:cluster\r\nrun_id:\r\n";
+        assert_eq!(info_field(info, "redis_mode"), Some("cluster"));
+        for absent in ["mode", "redis", "run_id", "# Server"] {
+            assert_eq!(info_field(info, absent), None, "{absent}");
+        }
     }
 
     #[test]

@@ -19,8 +19,7 @@ use super::loss_detector::LossDetector;
 use super::node_breaker::NodeBreaker;
 use super::node_stats::{NodeReport, NodeStats};
 use super::pending_command::{Batch, PendingCommand, PendingReply};
-use super::send_error::SendErrorKind;
-use crate::domain::Micros;
+use crate::domain::{FailureKind, Micros};
 use crate::store::redis::script::call::NodeRequest;
 use crate::store::redis::script::library::ScriptCall;
 
@@ -47,8 +46,6 @@ pub(crate) struct Node {
     /// Time from which the next call is sent regardless of the load estimate, in microseconds of
     /// the breaker's clock.
     next_load_probe: AtomicU64,
-    /// Whether the node has owned hash slots at any time since this client began to connect to it.
-    has_owned_slots: AtomicBool,
     info: ArcSwapOption<NodeInfo>,
 }
 
@@ -122,7 +119,6 @@ impl Node {
             refresh_needed: Arc::clone(refresh_needed),
             breaker,
             next_load_probe: AtomicU64::new(0),
-            has_owned_slots: AtomicBool::new(false),
             info: ArcSwapOption::empty(),
         }
     }
@@ -141,18 +137,25 @@ impl Node {
         self.connections.iter().all(|connection| connection.load.is_idle())
     }
 
-    /// Marks the node as an owner of hash slots. Returns true if it was not marked before.
-    pub(crate) fn mark_as_owner(&self) -> bool {
-        !self.has_owned_slots.swap(true, Ordering::AcqRel)
+    /// Returns whether the node could not be connected to, but not because it replied with an error.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        !self.is_connected()
+            && self.stats.connect_failures.get() > 0
+            && self.stats.is_refusing.get() == 0
     }
 
-    /// Returns the address of the node, its statistics, the state of its circuit breaker, and the
-    /// result of the last INFO poll.
+    /// Marks the node as the owner of a hash slot; `None` if the slot is not known. Returns true if it
+    /// was not marked before.
+    pub(crate) fn mark_as_owner(&self, slot: Option<u16>) -> bool {
+        self.stats.owned_slot.swap(slot.map_or(u64::MAX, |slot| u64::from(slot) + 1)) == 0
+    }
+
+    /// Returns the address of the node, its statistics, and the result of the last INFO
+    /// poll.
     pub(crate) fn report(&self) -> NodeReport {
         NodeReport {
             address: self.address.to_string(),
             stats: Arc::clone(&self.stats),
-            breaker: self.breaker.as_ref().map(|breaker| breaker.state()),
             info: self.info.load_full(),
         }
     }
@@ -182,7 +185,7 @@ impl Node {
             if !is_promising || !connection.load.can_reply_by(now, deadline) {
                 is_node_slow = true;
                 if !self.claim_load_probe(now) {
-                    overload = overload.or(Some((&self.stats.shed, SendErrorKind::Overload)));
+                    overload = overload.or(Some((&self.stats.shed, FailureKind::Overload)));
                     continue;
                 }
                 // Otherwise the connection would reject it.
@@ -193,7 +196,7 @@ impl Node {
             batch = match connection.queue.try_send(batch) {
                 Ok(()) => return,
                 Err(TrySendError::Full(batch)) => {
-                    overload = Some((&self.stats.queue_full, SendErrorKind::QueueFull));
+                    overload = Some((&self.stats.queue_full, FailureKind::QueueFull));
                     batch
                 }
                 Err(TrySendError::Closed(batch)) => batch,
@@ -202,7 +205,7 @@ impl Node {
         }
         let (counter, kind) = overload.unwrap_or_else(|| {
             self.refresh_needed.notify_one();
-            (&self.stats.not_connected, SendErrorKind::NotConnected)
+            (&self.stats.not_connected, FailureKind::NotConnected)
         });
         counter.add(batch.len() as u64);
         for command in batch {
@@ -255,7 +258,7 @@ impl Node {
         };
         if breaker.is_open() {
             self.stats.breaker_rejected.add(1);
-            command.reject(SendErrorKind::BreakerOpen);
+            command.reject(FailureKind::BreakerOpen);
             return (None, PendingReply { receiver, tracker: None });
         }
         let now = breaker.clock.now();
@@ -277,7 +280,6 @@ mod tests {
 
     use super::*;
     use crate::store::redis::client::config::MonotonicClock;
-    use crate::store::redis::client::node_stats::BreakerState;
     use crate::store::redis::client::reply_slot::CommandReply;
     use crate::store::redis::client::send_error::SendError;
     use crate::store::redis::script::library::Script;
@@ -320,7 +322,6 @@ mod tests {
                 refresh_needed,
                 breaker: Some(Arc::new(breaker)),
                 next_load_probe: AtomicU64::new(0),
-                has_owned_slots: AtomicBool::new(false),
                 info: ArcSwapOption::empty(),
             };
             Bench { node, queues: [one, other], time, origin }
@@ -355,7 +356,7 @@ mod tests {
         ScriptCall { script: &SCRIPT, command: redis::cmd("EVALSHA"), slot: None, deadline: None }
     }
 
-    fn kind(reply: PendingReply) -> SendErrorKind {
+    fn kind(reply: PendingReply) -> FailureKind {
         match reply.receiver.take() {
             Some(CommandReply::Failed(error)) => {
                 assert_eq!(error, SendError::not_executed(error.kind));
@@ -394,7 +395,7 @@ mod tests {
         let [(one, first), (other, second)] =
             [(); 2].map(|()| bench.node.prepare(call().into(), false));
         bench.node.enqueue(one.into_iter().chain(other).collect());
-        assert_eq!([first, second].map(kind), [SendErrorKind::NotConnected; 2]);
+        assert_eq!([first, second].map(kind), [FailureKind::NotConnected; 2]);
         assert!(bench.queued().iter().all(Vec::is_empty));
         assert_eq!(bench.node.stats.not_connected.get(), 2);
         assert!(bench.node.refresh_needed.notified().now_or_never().is_some());
@@ -407,7 +408,7 @@ mod tests {
         let [(one, first), (other, second)] =
             [(); 2].map(|()| bench.node.prepare(call().into(), false));
         bench.node.enqueue(one.into_iter().chain(other).collect());
-        assert_eq!([first, second].map(kind), [SendErrorKind::QueueFull; 2]);
+        assert_eq!([first, second].map(kind), [FailureKind::QueueFull; 2]);
         let stats = &bench.node.stats;
         assert_eq!((stats.queue_full.get(), stats.not_connected.get()), (2, 0));
         assert!(bench.node.refresh_needed.notified().now_or_never().is_none());
@@ -434,12 +435,12 @@ mod tests {
         let _unmeasured = bench.send_until(60_000);
         assert_eq!(bench.queued(), [vec![], vec![60_000]], "the turn of the other connection");
         let rejected = bench.send_until(60_000);
-        assert_eq!(kind(rejected), SendErrorKind::Overload, "both lead to the same node");
+        assert_eq!(kind(rejected), FailureKind::Overload, "both lead to the same node");
         bench.set_ready([true, false]);
         let _in_time = bench.send_until(100_000);
         assert_eq!(bench.queued(), [vec![100_000], vec![]], "the round trip fits");
         bench.set_time(149_999);
-        assert_eq!(kind(bench.send_until(159_999)), SendErrorKind::Overload);
+        assert_eq!(kind(bench.send_until(159_999)), FailureKind::Overload);
         bench.set_time(150_000);
         let _probe = bench.send_until(160_000);
         assert_eq!(bench.queued(), [vec![NEVER], vec![]]);
@@ -452,8 +453,8 @@ mod tests {
         let mut bench = Bench::new(8);
         let breaker = Arc::clone(bench.node.breaker.as_ref().unwrap());
         breaker.record_silence();
-        assert_eq!(bench.node.report().breaker, Some(BreakerState::Open));
-        assert_eq!(kind(bench.node.send_one(call(), false)), SendErrorKind::BreakerOpen);
+        assert_eq!(bench.node.stats.breaker_open.get(), 1);
+        assert_eq!(kind(bench.node.send_one(call(), false)), FailureKind::BreakerOpen);
         bench.node.send_in_background(call());
         assert!(bench.queued().iter().all(Vec::is_empty));
         assert_eq!(bench.node.stats.breaker_rejected.get(), 2);

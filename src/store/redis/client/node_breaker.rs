@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::circuit_breaker::{BreakerState, CircuitBreaker, OpenReason};
+use super::circuit_breaker::CircuitBreaker;
 use super::config::MonotonicClock;
 use super::dialer::ConnectionSignal;
 use super::node_stats::NodeStats;
 use super::reply_slot::CommandReply;
-use super::send_error::{SendError, SendErrorKind};
-use crate::domain::{LogLimiter, Micros};
+use super::send_error::SendError;
+use crate::domain::{FailureKind, LogLimiter, Micros};
 use crate::store::current_trace;
 
 /// Circuit breaker of one node, with its clock and the node's statistics.
@@ -90,11 +90,6 @@ impl NodeBreaker {
         self.is_open.load(Ordering::Acquire)
     }
 
-    /// Returns the current state of the circuit breaker.
-    pub(crate) fn state(&self) -> BreakerState {
-        if self.is_open() { BreakerState::Open } else { BreakerState::Closed }
-    }
-
     /// Creates the timer of a call that was queued at `sent`.
     pub(crate) fn track(self: &Arc<Self>, sent: Micros) -> CallTracker {
         CallTracker { breaker: Arc::clone(self), sent, reported: false }
@@ -115,7 +110,7 @@ impl NodeBreaker {
         if errors > 0 {
             let mut breaker = self.lock();
             if breaker.breaker.record_errors(errors, replies, total, now) {
-                self.open(&mut breaker, OpenReason::ErrorReplies);
+                self.open(&mut breaker, "error_replies");
             }
         }
     }
@@ -128,7 +123,7 @@ impl NodeBreaker {
         }
         let mut breaker = self.lock();
         if breaker.breaker.record_connect_failure() {
-            self.open(&mut breaker, OpenReason::ConnectFailures);
+            self.open(&mut breaker, "connect_failures");
         }
     }
 
@@ -139,14 +134,14 @@ impl NodeBreaker {
 
     /// Opens the breaker because the node sent nothing while a command was waiting for its reply.
     pub(crate) fn record_silence(&self) {
-        self.open(&mut self.lock(), OpenReason::Silence);
+        self.open(&mut self.lock(), "silence");
     }
 
     /// Closes the breaker after the node has replied to a PING in time.
     pub(crate) fn close(&self) {
         let mut breaker = self.lock();
-        if breaker.breaker.close() {
-            self.is_open.store(false, Ordering::Release);
+        if self.is_open.swap(false, Ordering::AcqRel) {
+            breaker.breaker = CircuitBreaker::default();
             self.stats.breaker_open.sub(1);
             if breaker.is_logged {
                 let open_ms = self.clock.now().saturating_sub(breaker.opened_at).ceil_millis();
@@ -156,18 +151,17 @@ impl NodeBreaker {
     }
 
     /// Opens the breaker and wakes every connection, which then rejects its queued commands.
-    fn open(&self, breaker: &mut LoggedBreaker, reason: OpenReason) {
-        if !breaker.breaker.open() {
+    fn open(&self, breaker: &mut LoggedBreaker, reason: &'static str) {
+        if self.is_open.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.is_open.store(true, Ordering::Release);
         self.stats.breaker_opened.add(1);
         self.stats.breaker_open.add(1);
         breaker.opened_at = self.clock.now();
         let admitted = self.log_limiter.admit("the circuit breaker opened", &self.address);
         breaker.is_logged = admitted.is_some();
         if let Some(suppressed) = admitted {
-            let (node, reason) = (&self.address, reason.as_str());
+            let node = &self.address;
             tracing::warn!(node, reason, suppressed, "the circuit breaker opened");
         }
         for signal in &self.signals {
@@ -209,15 +203,15 @@ impl CallTracker {
         let waited = match error {
             // Rejected on our side: nobody waited for the node.
             Some(
-                SendErrorKind::NotConnected
-                | SendErrorKind::QueueFull
-                | SendErrorKind::Overload
-                | SendErrorKind::BreakerOpen,
+                FailureKind::NotConnected
+                | FailureKind::QueueFull
+                | FailureKind::Overload
+                | FailureKind::BreakerOpen,
             ) => self.elapsed(),
             Some(_) | None => self.record_wait(),
         };
         current_trace::record(|trace| {
-            trace.record_node_call(address, waited, error.map(SendErrorKind::as_str));
+            trace.record_node_call(address, waited, error.map(FailureKind::as_str));
         });
     }
 }
@@ -228,7 +222,11 @@ impl Drop for CallTracker {
         if !self.reported {
             let waited = self.record_wait();
             current_trace::record(|trace| {
-                trace.record_node_call(&self.breaker.address, waited, Some("timeout"));
+                trace.record_node_call(
+                    &self.breaker.address,
+                    waited,
+                    Some(FailureKind::TimedOut.as_str()),
+                );
             });
         }
     }
@@ -260,11 +258,11 @@ mod tests {
     fn a_breaker_that_opens_is_counted_once_and_wakes_every_connection() {
         let (breaker, _) = breaker();
         breaker.record_replies(19, 9, Micros(5));
-        assert_eq!((breaker.state(), counts(&breaker)), (BreakerState::Closed, (0, 0)));
+        assert_eq!((breaker.is_open(), counts(&breaker)), (false, (0, 0)));
         breaker.record_replies(1, 0, Micros(3));
         assert_eq!(breaker.last_reply_at(), Micros(5), "the latest reply of any connection");
         breaker.record_replies(2, 2, Micros(6));
-        assert_eq!((breaker.state(), counts(&breaker)), (BreakerState::Open, (1, 1)));
+        assert_eq!((breaker.is_open(), counts(&breaker)), (true, (1, 1)));
         for signal in &breaker.signals {
             assert!(signal.wait().now_or_never().is_some());
         }
@@ -273,9 +271,9 @@ mod tests {
         assert_eq!(counts(&breaker), (1, 1), "it is open already");
         breaker.close();
         breaker.close();
-        assert_eq!((breaker.state(), counts(&breaker)), (BreakerState::Closed, (1, 0)));
+        assert_eq!((breaker.is_open(), counts(&breaker)), (false, (1, 0)));
         breaker.record_silence();
-        assert_eq!((breaker.state(), counts(&breaker)), (BreakerState::Open, (2, 1)));
+        assert_eq!((breaker.is_open(), counts(&breaker)), (true, (2, 1)));
     }
 
     #[test]
@@ -324,12 +322,12 @@ mod tests {
         assert_eq!(measured(300, Some(CommandReply::Failed(SendError::LOST))), (1, 700));
         assert_eq!(measured(200, None), (1, 800), "the caller timed out");
         for (kind, count) in [
-            (SendErrorKind::NotConnected, 0),
-            (SendErrorKind::QueueFull, 0),
-            (SendErrorKind::Overload, 0),
-            (SendErrorKind::BreakerOpen, 0),
-            (SendErrorKind::Reconfiguring, 1),
-            (SendErrorKind::Script, 1),
+            (FailureKind::NotConnected, 0),
+            (FailureKind::QueueFull, 0),
+            (FailureKind::Overload, 0),
+            (FailureKind::BreakerOpen, 0),
+            (FailureKind::Moving, 1),
+            (FailureKind::Script, 1),
         ] {
             let failed = CommandReply::Failed(SendError::not_executed(kind));
             assert_eq!(measured(999, Some(failed)), (count, count), "{kind:?}");

@@ -5,10 +5,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use super::circuit_breaker::BreakerState;
 use super::error_reply::Redirect;
 pub use super::info::NodeInfo;
-use crate::domain::{BatchSizeHistogram, DurationHistogram};
+use crate::domain::{BatchSizeHistogram, DurationHistogram, FailureKind};
 
 /// Counter or gauge, updated with relaxed atomics.
 #[derive(Debug, Default)]
@@ -79,8 +78,8 @@ pub struct NodeStats {
     pub ask: Counter,
     /// Number of TRYAGAIN replies to script calls.
     pub tryagain: Counter,
-    /// Number of other error replies to script calls.
-    pub errors: Counter,
+    /// Number of other error replies to script calls and probes, by their kind.
+    errors: [Counter; FailureKind::ALL.len()],
     /// Number of connections closed because their oldest command got no reply within the reply
     /// timeout.
     pub timeouts: Counter,
@@ -98,11 +97,32 @@ pub struct NodeStats {
     pub round_trips: DurationHistogram,
     /// Histogram of the number of calls per write.
     pub write_sizes: BatchSizeHistogram,
+    /// Whether the latest connection attempt ended with an error reply (gauge: 0 or 1).
+    pub(crate) is_refusing: Counter,
+    /// Hash slot that the node owned last, plus 1 (gauge). 0 if it never owned one, and `u64::MAX` if
+    /// the slot is unknown.
+    pub(crate) owned_slot: Counter,
     /// Whether the node may evict counters, as of the most recent connection (gauge: 0 or 1).
     pub may_evict: Counter,
 }
 
 impl NodeStats {
+    /// Counts a failure, of which [`errors`](Self::errors) reports the error replies.
+    pub(crate) fn record_error(&self, kind: FailureKind) {
+        self.errors[kind as usize].add(1);
+    }
+
+    /// Returns the kinds of error replies, each with the number of such replies.
+    pub fn errors(&self) -> impl Iterator<Item = (FailureKind, u64)> {
+        let counts = FailureKind::ALL.iter().copied().zip(&self.errors);
+        counts.filter(|(kind, _)| kind.is_error_reply()).map(|(kind, count)| (kind, count.get()))
+    }
+
+    /// Returns a hash slot that the node owns, as far as it is known.
+    pub(crate) fn owned_slot(&self) -> Option<u16> {
+        u16::try_from(self.owned_slot.get().checked_sub(1)?).ok()
+    }
+
     /// Counts a reply that redirects a command.
     pub(super) fn record_redirect(&self, redirect: &Redirect) {
         match redirect {
@@ -120,8 +140,6 @@ pub struct NodeReport {
     pub address: String,
     /// Live statistics of the node.
     pub stats: Arc<NodeStats>,
-    /// State of the circuit breaker; `None` if the node has none.
-    pub breaker: Option<BreakerState>,
     /// Result of the last INFO poll; `None` if INFO could not be read or has not been polled yet.
     pub info: Option<Arc<NodeInfo>>,
 }

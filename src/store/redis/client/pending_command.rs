@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 use super::error_reply::Redirect;
 use super::node_breaker::CallTracker;
 use super::reply_slot::{CommandReply, ReplyReceiver, ReplySender, reply_slot};
-use super::send_error::{SendError, SendErrorKind};
-use crate::domain::Micros;
+use super::send_error::SendError;
+use crate::domain::{FailureKind, Micros};
 use crate::store::redis::script::call::{NodeRequest, SharedCall};
 use crate::store::redis::script::library::{Script, ScriptCall};
 
@@ -110,7 +110,7 @@ impl PendingCommand {
     }
 
     /// Rejects the command before it is written: the caller receives an error of this kind.
-    pub(crate) fn reject(self, kind: SendErrorKind) {
+    pub(crate) fn reject(self, kind: FailureKind) {
         self.complete(CommandReply::Failed(SendError::not_executed(kind)));
     }
 

@@ -14,7 +14,8 @@ use futures_util::task::AtomicWaker;
 use redis::Value;
 
 use super::error_reply::Redirect;
-use super::send_error::{SendError, SendErrorKind};
+use super::send_error::SendError;
+use crate::domain::FailureKind;
 use crate::store::redis::script::library::ScriptCall;
 use crate::store::redis::script::reply::ScriptReply;
 
@@ -113,7 +114,7 @@ impl Drop for ReplySender {
         let Some(slot) = &self.slot else { return };
         let error = match slot.state.load(Ordering::Acquire) {
             WRITTEN => SendError::LOST,
-            _ => SendError::not_executed(SendErrorKind::NotConnected),
+            _ => SendError::not_executed(FailureKind::NotConnected),
         };
         self.complete(CommandReply::Failed(error));
     }

@@ -16,10 +16,9 @@ use tokio::sync::Notify;
 use super::config::{Address, Auth, TopologyConfig};
 use super::dialer::{ClientContext, ConnectError};
 use super::loss_detector::NEW_MASTER;
-use super::misconfiguration::find_advice;
 use super::node::Node;
 use super::single_master::SingleMaster;
-use crate::domain::SuppressedLines;
+use crate::domain::{FailureKind, SuppressedLines};
 
 /// Interval between queries of the sentinels while no connection fails. If a network partition
 /// separates the master from the sentinels but not from Tidegate, Tidegate switches to the new
@@ -82,10 +81,9 @@ async fn log_missing_master(context: Arc<ClientContext>, suppressed: SuppressedL
     command.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
     let reason = match context.query(node, auth, &command).await {
         Ok(_) => format!("the sentinel names no master for {master:?}"),
-        Err(error) => ConnectError::from(error).to_string(),
+        Err(error) => ConnectError::from(error).reason,
     };
-    let advice = find_advice(&context, node, auth, &reason).await;
-    context.set_failure(node, &reason, advice.as_deref());
+    let advice = context.explain(node, FailureKind::NotConnected, auth, &reason).await;
     tracing::warn!(master, %node, advice, reason, suppressed, "no sentinel names a master");
 }
 

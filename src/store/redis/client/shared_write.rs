@@ -7,10 +7,11 @@ use std::collections::VecDeque;
 use redis::{Pipeline, Value};
 
 use super::connection_state::Connection;
-use super::error_reply::{ErrorReply, ReplyFailures, is_read_only};
+use super::error_reply::{ErrorReply, FORGOTTEN_SCRIPT, failure_kind, reply_text};
 use super::pending_command::{PendingCommand, SCRIPT_RELOADS_MAX};
 use super::reply_slot::CommandReply;
-use super::send_error::{SendError, SendErrorKind};
+use super::send_error::SendError;
+use crate::domain::FailureKind;
 use crate::store::redis::script::library::ScriptCall;
 use crate::store::redis::script::replay::{CallResult, Replay, WriteResults};
 use crate::store::redis::script::reply::ReplyError;
@@ -102,37 +103,42 @@ impl SharedWrite {
 impl Connection {
     /// Passes the reply to a shared script call to the callers. If the script did nothing, because it
     /// must be loaded or the node does not hold the counters of other calls, queues the calls again,
-    /// before those that wait.
+    /// before those that wait. Returns the kind of error, if there was one, and how many calls failed.
     pub(super) fn complete_shared(
         &self,
         mut shared: SharedWrite,
         reply: &Value,
         pending: &mut VecDeque<PendingCommand>,
-    ) -> ReplyFailures {
+    ) -> Option<(FailureKind, usize)> {
         if let Some((elsewhere, here)) = shared.split_not_here(reply) {
             elsewhere.into_iter().for_each(|command| command.complete(CommandReply::NotHere));
             self.load.add(here.len());
             here.into_iter().rev().for_each(|command| pending.push_front(command));
-            return ReplyFailures::default();
+            return None;
         }
         let results = match reply {
             Value::ServerError(error) => {
-                let is_demoted = is_read_only(error);
-                let reply = ErrorReply::classify(error, self.dialer.address());
-                let failures = ReplyFailures::of_calls(&reply, shared.len(), is_demoted);
-                match reply {
-                    ErrorReply::NoScript => self.reload(shared.commands, pending),
+                let error = match ErrorReply::classify(error, self.dialer.address()) {
+                    ErrorReply::NoScript => {
+                        self.reload(shared.commands, pending);
+                        return None;
+                    }
                     ErrorReply::Redirect(redirect) => {
                         self.stats.record_redirect(&redirect);
-                        let kind = SendErrorKind::Reconfiguring;
-                        self.fail_shared(shared.commands, SendError::not_executed(kind));
+                        self.refresh_needed.notify_one();
+                        SendError::not_executed(FailureKind::Moving)
                     }
-                    ErrorReply::Failed(error) => {
-                        self.stats.errors.add(1);
-                        self.fail_shared(shared.commands, error);
+                    ErrorReply::Failed(failed) => {
+                        self.record_error(failed.kind, || {
+                            reply_text(error.code(), error.details())
+                        });
+                        failed
                     }
-                }
-                return failures;
+                };
+                let failed_calls = shared.len();
+                let fail = |command: PendingCommand| command.complete(CommandReply::Failed(error));
+                shared.commands.into_iter().for_each(fail);
+                return Some((error.kind, failed_calls));
             }
             reply => shared.replay(reply),
         };
@@ -142,31 +148,30 @@ impl Connection {
                 .commands
                 .into_iter()
                 .for_each(|one| one.complete(CommandReply::Value(Value::Nil)));
-            return ReplyFailures::default();
+            return None;
         };
-        let lost = error_code.as_deref().and_then(|code| self.classify_code(code));
+        let lost = error_code.as_deref().map(|code| failure_kind(code, ""));
+        let not_written_error = match lost {
+            None | Some(FailureKind::Script) => SendError::SCRIPT_FAILED,
+            Some(kind) => SendError::not_executed(kind),
+        };
         let mut not_written = 0;
         for (command, result) in shared.commands.into_iter().zip(each) {
             command.complete(match result {
                 CallResult::Decided(reply) => CommandReply::Decided(reply),
                 CallResult::NoWindow => {
-                    CommandReply::Failed(SendError::not_executed(SendErrorKind::Script))
+                    CommandReply::Failed(SendError::not_executed(FailureKind::Script))
                 }
                 CallResult::PartlyWritten => CommandReply::Failed(SendError::SCRIPT_FAILED),
                 CallResult::NotWritten => {
                     not_written += 1;
-                    CommandReply::Failed(
-                        lost.as_ref().map_or(SendError::SCRIPT_FAILED, |(_, error)| *error),
-                    )
+                    CommandReply::Failed(not_written_error)
                 }
             });
         }
-        let Some((reply, error)) = lost else { return ReplyFailures::default() };
-        self.stats.errors.add(1);
-        if error.kind.suggests_topology_change() {
-            self.refresh_needed.notify_one();
-        }
-        ReplyFailures::of_calls(&reply, not_written, error_code.as_deref() == Some("READONLY"))
+        let (Some(kind), Some(code)) = (lost, error_code) else { return None };
+        self.record_error(kind, || format!("{code}: a counter was not written"));
+        Some((kind, not_written))
     }
 
     /// Queues calls again whose script the server does not know.
@@ -178,27 +183,10 @@ impl Connection {
                 self.load.add(1);
                 pending.push_front(command);
             } else {
-                let error = SendError::not_executed(SendErrorKind::Script);
+                self.record_error(FailureKind::Script, || FORGOTTEN_SCRIPT.to_owned());
+                let error = SendError::not_executed(FailureKind::Script);
                 command.complete(CommandReply::Failed(error));
             }
         }
-    }
-
-    fn fail_shared(&self, commands: Vec<PendingCommand>, error: SendError) {
-        if error.kind.suggests_topology_change() {
-            self.refresh_needed.notify_one();
-        }
-        commands.into_iter().for_each(|command| command.complete(CommandReply::Failed(error)));
-    }
-
-    /// Classifies the code of an error that a write in the script got.
-    fn classify_code(&self, code: &str) -> Option<(ErrorReply, SendError)> {
-        let line = format!("-{code} a counter was not written\r\n");
-        let Ok(Value::ServerError(error)) = redis::parse_redis_value(line.as_bytes()) else {
-            return None;
-        };
-        let reply = ErrorReply::classify(&error, self.dialer.address());
-        let ErrorReply::Failed(error) = reply else { return None };
-        Some((reply, error))
     }
 }

@@ -9,8 +9,9 @@ use arc_swap::ArcSwapOption;
 
 use super::node::Node;
 use super::pending_command::Batch;
-use super::send_error::{SendError, SendErrorKind};
+use super::send_error::SendError;
 use super::transport::{NodeRequests, PendingCall, PendingCalls};
+use crate::domain::FailureKind;
 use crate::store::redis::script::library::ScriptCall;
 
 /// Topology in which one master holds all keys. Has no node until the master is known.
@@ -35,7 +36,7 @@ impl SingleMaster {
     pub(crate) fn submit(&self, calls: NodeRequests) -> PendingCalls {
         let node = self.node.load();
         let Some(node) = &*node else {
-            let error = SendError::not_executed(SendErrorKind::NotConnected);
+            let error = SendError::not_executed(FailureKind::NotConnected);
             return calls.into_iter().map(|_| PendingCall::ready(Err(error))).collect();
         };
         let mut batch = Batch::new();

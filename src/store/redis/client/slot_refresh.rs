@@ -9,9 +9,8 @@ use std::time::Duration;
 use super::cluster::{Cluster, TableUpdate};
 use super::config::Address;
 use super::dialer::{ClientContext, ConnectError};
-use super::misconfiguration::find_advice;
 use super::slot_table::{Membership, SlotOwner, parse_nodes, parse_shards, parse_slots};
-use crate::domain::SuppressedLines;
+use crate::domain::{FailureKind, SuppressedLines};
 
 /// Interval between refreshes of the slot table while there are no failures or redirects.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
@@ -67,10 +66,9 @@ async fn log_missing_table(context: Arc<ClientContext>, suppressed: SuppressedLi
     let reply = context.query(node, auth, redis::cmd("CLUSTER").arg("SLOTS")).await;
     let reason = match reply {
         Ok(_) => "the slot table is empty or incomplete".to_owned(),
-        Err(error) => ConnectError::from(error).to_string(),
+        Err(error) => ConnectError::from(error).reason,
     };
-    let advice = find_advice(&context, node, auth, &reason).await;
-    context.set_failure(node, &reason, advice.as_deref());
+    let advice = context.explain(node, FailureKind::NotConnected, auth, &reason).await;
     tracing::warn!(%node, advice, reason, suppressed, "no cluster node returned the slot table");
 }
 

@@ -79,10 +79,24 @@ impl SlotTable {
         &self.nodes
     }
 
-    /// Returns whether every hash slot belongs to a node with an open connection.
-    pub(crate) fn is_connected(&self) -> bool {
-        let connected: Vec<bool> = self.nodes.iter().map(|node| node.is_connected()).collect();
-        self.owners.iter().all(|owner| connected.get(usize::from(*owner)) == Some(&true))
+    /// Returns the nodes that own at least one hash slot.
+    pub(crate) fn owning_nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
+        let nodes = (0..NO_NODE).zip(&self.nodes);
+        nodes.filter(|(index, _)| self.owners.contains(index)).map(|(_, node)| node)
+    }
+
+    /// Returns the ranges of hash slots that no known node owns: the first and the last slot of each.
+    pub(crate) fn unowned_slots(&self) -> Vec<(u16, u16)> {
+        let owners = (0..SLOTS).zip(self.owners.iter());
+        let unowned = owners.filter(|(_, owner)| **owner == NO_NODE).map(|(slot, _)| slot);
+        let mut ranges: Vec<(u16, u16)> = Vec::new();
+        for slot in unowned {
+            match ranges.last_mut() {
+                Some((_, last)) if *last + 1 == slot => *last = slot,
+                Some(_) | None => ranges.push((slot, slot)),
+            }
+        }
+        ranges
     }
 
     /// Returns whether both tables consist of the same nodes, each with the same hash slots.

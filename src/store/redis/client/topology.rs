@@ -12,13 +12,13 @@ use super::cluster::Cluster;
 use super::config::{RedisConfig, RedisConfigError, TopologyConfig};
 use super::dialer::ClientContext;
 use super::info_poll::poll_info;
-use super::loss_detector::LossCount;
 use super::node::Node;
 use super::node_stats::NodeReport;
 use super::sentinel::follow_master;
 use super::single_master::SingleMaster;
 use super::slot_refresh::refresh_slot_table;
 use super::transport::{NodeRequests, PendingCalls, Transport};
+use crate::domain::FailureKind;
 use crate::store::redis::script::library::{Script, ScriptCall};
 
 /// Interval at which [`RedisClient::wait_until_connected`] checks the connections.
@@ -48,15 +48,14 @@ impl Topology {
 pub struct RedisClient {
     topology: Arc<Topology>,
     context: Arc<ClientContext>,
-    losses: Arc<LossCount>,
-    /// Whether connections to all masters have been open at the same time at least once.
+    /// Whether Redis has been reached at least once.
     was_connected: AtomicBool,
 }
 
 impl RedisClient {
     /// Starts connecting in the background, on the current tokio runtime, and returns immediately.
     /// Until a connection is open, script calls fail with
-    /// [`NotConnected`](super::send_error::SendErrorKind::NotConnected). `scripts` are loaded on
+    /// [`NotConnected`](FailureKind::NotConnected). `scripts` are loaded on
     /// every new connection.
     ///
     /// # Errors
@@ -68,7 +67,7 @@ impl RedisClient {
     ) -> Result<RedisClient, RedisConfigError> {
         let topology = config.topology.clone();
         let context = Arc::new(ClientContext::new(config, scripts)?);
-        let (refresh_needed, losses) = (Arc::new(Notify::new()), Arc::clone(&context.losses));
+        let refresh_needed = Arc::new(Notify::new());
         let topology = match topology {
             TopologyConfig::Single => {
                 let master = SingleMaster::default();
@@ -94,11 +93,11 @@ impl RedisClient {
             tokio::spawn(poll_info(Arc::downgrade(&topology), Arc::clone(&context), interval));
         }
         let was_connected = AtomicBool::new(false);
-        Ok(RedisClient { topology, context, losses, was_connected })
+        Ok(RedisClient { topology, context, was_connected })
     }
 
-    /// Returns whether a connection is open to the master or, on a cluster, to the owner of every
-    /// hash slot.
+    /// Returns whether a connection is open to the master or, on a cluster, to every node that owns
+    /// hash slots.
     pub fn is_connected(&self) -> bool {
         match &*self.topology {
             Topology::SingleMaster(master) => master.node().is_some_and(|node| node.is_connected()),
@@ -106,26 +105,44 @@ impl RedisClient {
         }
     }
 
-    /// Returns whether [`is_connected`](Self::is_connected) has returned true at least once. After
-    /// that, the circuit breakers show whether the nodes are available.
+    /// Returns the configured addresses, without credentials: of the server, of nodes of the cluster, or
+    /// the master's name and the addresses of the sentinels.
+    pub fn addresses(&self) -> String {
+        let config = &self.context.config;
+        let master = match &config.topology {
+            TopologyConfig::Sentinel { master, .. } => Some(master.clone()),
+            TopologyConfig::Single | TopologyConfig::Cluster => None,
+        };
+        let addresses = config.addresses.iter().map(ToString::to_string);
+        master.into_iter().chain(addresses).collect::<Vec<_>>().join(",")
+    }
+
+    fn cluster(&self) -> Option<&Cluster> {
+        match &*self.topology {
+            Topology::SingleMaster(_) => None,
+            Topology::Cluster(cluster) => Some(cluster),
+        }
+    }
+
+    /// Returns whether Redis is connected or, on a cluster, those of its nodes that can be reached.
+    fn is_reached(&self) -> bool {
+        self.cluster().map_or_else(|| self.is_connected(), Cluster::is_reached)
+    }
+
+    /// Returns whether Redis has been reached at least once. After that, the circuit breakers show
+    /// whether the nodes are available.
     pub fn was_connected(&self) -> bool {
-        let was_connected = self.was_connected.load(Ordering::Relaxed) || self.is_connected();
+        let was_connected = self.was_connected.load(Ordering::Relaxed) || self.is_reached();
         if was_connected {
             self.was_connected.store(true, Ordering::Relaxed);
         }
         was_connected
     }
 
-    /// Returns the latest logged reason why a node could not be used, with advice if there is any;
-    /// `None` if nothing was logged.
-    pub fn failure(&self) -> Option<String> {
-        self.context.failure()
-    }
-
-    /// Waits until [`is_connected`](Self::is_connected) returns true. Used at startup and in tests.
-    /// No request waits for a connection.
+    /// Waits until Redis is connected or, on a cluster, those of its nodes that can be reached. Used
+    /// at startup and in tests. No request waits for a connection.
     pub async fn wait_until_connected(&self) {
-        while !self.is_connected() {
+        while !self.is_reached() {
             tokio::time::sleep(CONNECTED_POLL_INTERVAL).await;
         }
     }
@@ -145,10 +162,7 @@ impl RedisClient {
 
 impl Transport for RedisClient {
     fn is_cluster(&self) -> bool {
-        match &*self.topology {
-            Topology::SingleMaster(_) => false,
-            Topology::Cluster(_) => true,
-        }
+        self.cluster().is_some()
     }
 
     fn submit(&self, calls: NodeRequests) -> PendingCalls {
@@ -166,21 +180,19 @@ impl Transport for RedisClient {
     }
 
     fn node_of(&self, slot: u16) -> Option<u16> {
-        match &*self.topology {
-            Topology::SingleMaster(_) => None,
-            Topology::Cluster(cluster) => cluster.node_of(slot),
-        }
+        self.cluster()?.node_of(slot)
     }
 
     fn redirects(&self) -> u64 {
-        match &*self.topology {
-            Topology::SingleMaster(_) => 0,
-            Topology::Cluster(cluster) => cluster.redirects(),
-        }
+        self.cluster().map_or(0, Cluster::redirects)
     }
 
     fn counter_losses(&self) -> u64 {
-        self.losses.get()
+        self.context.losses.load(Ordering::Acquire)
+    }
+
+    fn failure(&self, kind: FailureKind) -> Option<String> {
+        self.context.failure(kind)
     }
 
     fn lost_connections(&self) -> u64 {

@@ -15,20 +15,11 @@ use smallvec::SmallVec;
 use super::cluster::Cluster;
 use super::pending_command::PendingReply;
 use super::reply_slot::{CommandReply, ReplySender, reply_slot};
-use super::send_error::{SendError, SendErrorKind};
-use crate::domain::Source;
+use super::send_error::SendError;
+use crate::domain::FailureKind;
 use crate::store::redis::script::call::NodeRequest;
 use crate::store::redis::script::library::ScriptCall;
 use crate::store::redis::script::reply::ScriptReply;
-
-/// Returns the source of a reply: [`Source::Shed`] if the call was not sent because too many other
-/// calls are waiting, and otherwise [`Source::Redis`].
-pub(crate) fn reply_source(reply: &Result<CallReply, SendError>) -> Source {
-    match reply {
-        Err(error) if error.kind.is_overload() => Source::Shed,
-        Ok(_) | Err(_) => Source::Redis,
-    }
-}
 
 /// Requests that are sent together. Usually there is only one, which is stored in place.
 pub type NodeRequests = SmallVec<[NodeRequest; 1]>;
@@ -102,7 +93,7 @@ impl PendingCall {
         let PendingState::Queued(reply, _) = &mut self.0 else { return false };
         let is_abandoned = reply.leave();
         if is_abandoned {
-            let error = SendError::not_executed(SendErrorKind::NotConnected);
+            let error = SendError::not_executed(FailureKind::NotConnected);
             self.0 = PendingState::Ready(Some(Err(error)));
         }
         is_abandoned
@@ -126,7 +117,7 @@ impl Future for PendingCall {
                         *state = PendingState::Boxed(Box::pin(follow));
                     }
                     None => {
-                        let kind = SendErrorKind::Reconfiguring;
+                        let kind = FailureKind::Moving;
                         return Poll::Ready(Err(SendError::not_executed(kind)));
                     }
                 },
@@ -202,6 +193,11 @@ pub trait Transport: Send + Sync + 'static {
     /// Returns the number of times that a server may have lost counters.
     fn counter_losses(&self) -> u64 {
         0
+    }
+
+    /// Returns what is known of the latest failure of a server, if it is of this kind.
+    fn failure(&self, _: FailureKind) -> Option<String> {
+        None
     }
 
     /// Returns the number of connections lost so far.

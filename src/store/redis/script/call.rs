@@ -7,11 +7,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use redis::Value;
+use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use super::arguments::{CallScope, Encoder};
-use super::library::ScriptCall;
+use super::library::{Script, ScriptCall};
 use super::replay;
 use super::reply::{NO_WINDOW_REPLY, ReplyError, ScriptReply, decode_apply};
 use super::write_calls::{WriteCalls, is_shareable};
@@ -36,6 +36,22 @@ pub fn encode(
     write.add(encoder, call, now);
     let (slot, deadline) = (encoder.slot_of(call.checks), call.deadline);
     ScriptCall { slot, deadline, ..write.encode(encoder, scope.spans_slots) }
+}
+
+/// Limit of 2^31 hits a second, as [`encode`] encodes it. A test compares both.
+const PROBE_LIMIT: &[u8] = &[
+    0xce, 0x80, 0, 0, 0, 1, 0xc0, 0xcf, 0, 0, 0, 2, 0x54, 0x0b, 0xe3, 0xff, 0xc0, 0xc0, 12, 0xa1,
+    b'w', 0xce, 0x80, 0, 0, 0, 0xce, 0, 0x0f, 0x42, 0x40, 0xc0,
+];
+/// Call that takes one hit of the limit, likewise.
+const PROBE_CALL: &[u8] = &[1, 1, 1, 1];
+
+/// Encodes a take of one hit from the counter `key` by `script`, which must be `decide.lua`. The limit
+/// is never reached, and the counter expires at the end of its second.
+pub(crate) fn encode_probe(script: &Script, key: &str) -> Cmd {
+    let mut command = redis::cmd("EVALSHA");
+    command.arg(&script.sha).arg(1).arg(key).arg("").arg(PROBE_LIMIT).arg(PROBE_CALL);
+    command
 }
 
 /// Decodes the reply to a call that [`encode`] encoded. `is_part` is true if the other checks of an
@@ -151,5 +167,35 @@ impl SharedCall {
     /// Encodes the script call of this call alone.
     fn encode_alone(&self) -> ScriptCall {
         self.with_call(|call| encode(&self.encoder, call, self.scope, self.now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::Arg;
+
+    use super::*;
+    use crate::domain::Micros;
+    use crate::domain::fixtures::{fixed_window, take};
+    use crate::store::redis::script::keys::Prefix;
+    use crate::store::redis::script::library::PRODUCTION;
+
+    #[test]
+    fn the_probe_is_encoded_like_any_take() {
+        let encoder = Encoder::new(Prefix::default(), &PRODUCTION, false);
+        let limit = Arc::new(fixed_window(1 << 31, Micros::SECOND));
+        let (checks, accounting) = ([take(0, 1, &limit)], Accounting::AllOrNothing);
+        let call = Call { checks: &checks, accounting, now: Micros::ZERO, deadline: None };
+        let expected = encode(&encoder, &call, CallScope::default(), None).command;
+        let arguments = |command: &Cmd| -> Vec<Vec<u8>> {
+            let simple = |argument| match argument {
+                Arg::Simple(bytes) => Some(<[u8]>::to_vec(bytes)),
+                _ => None,
+            };
+            command.args_iter().filter_map(simple).collect()
+        };
+        let mut expected = arguments(&expected);
+        expected[3] = b"tg1probe".to_vec();
+        assert_eq!(arguments(&encode_probe(&PRODUCTION.decide, "tg1probe")), expected);
     }
 }

@@ -100,6 +100,22 @@ impl Prefix {
         format!("{}tg1meta", self.0)
     }
 
+    /// Returns the pattern of all keys, for an ACL.
+    pub(crate) fn key_pattern(&self) -> String {
+        format!("{}tg1*", self.0)
+    }
+
+    /// Returns the key of the counter from which new connections take a hit, to learn whether they may.
+    pub(crate) fn probe_key(&self) -> String {
+        format!("{}tg1probe", self.0)
+    }
+
+    /// Returns such a key in a hash slot of a cluster. Tries 16,384 keys on average, in 1 ms.
+    pub(crate) fn probe_key_in(&self, slot: u16) -> String {
+        let keys = (0_u32..).map(|number| format!("{}:{{{number}}}", self.probe_key()));
+        keys.into_iter().find(|key| key_slot(key.as_bytes()) == slot).unwrap_or_default()
+    }
+
     /// Returns the Redis key of a counter.
     ///
     /// ```

@@ -56,6 +56,9 @@ pub struct ScriptCall {
     pub deadline: Option<Instant>,
 }
 
+/// Name of the script that decides calls.
+pub(crate) const DECIDE: &str = "decide";
+
 /// Name of the script that refunds charges.
 const REFUND: &str = "refund";
 
@@ -114,7 +117,7 @@ impl Scripts {
             let sha = redis::Script::new(&text).get_hash().to_owned();
             Script { name, text, sha }
         };
-        let [decide, apply] = ["decide", "apply"].map(|name| script(name, node_line));
+        let [decide, apply] = [DECIDE, "apply"].map(|name| script(name, node_line));
         Scripts { decide, apply, refund: script(REFUND, line) }
     }
 }
