@@ -115,7 +115,7 @@ impl OutageTracker {
     }
 
     /// Returns the number of calls since startup that the store did not answer for such a reason.
-    pub(crate) fn calls_if(&self, condition: impl Fn(FailureKind) -> bool) -> u64 {
+    pub fn calls_if(&self, condition: impl Fn(FailureKind) -> bool) -> u64 {
         let counted = FailureKind::ALL.iter().filter(|kind| condition(**kind));
         counted.map(|kind| self.calls(*kind)).sum()
     }
