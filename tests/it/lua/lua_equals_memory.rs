@@ -18,6 +18,7 @@ use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::script::keys::Prefix;
 use tidegate::store::redis::store::TimeSource;
 
+use crate::support::drawn_check::DrawnCheck;
 use crate::support::environment::number;
 use crate::support::limits::*;
 use crate::support::plain_transport::Plain;
@@ -111,20 +112,21 @@ impl Trace {
         let random = &mut self.random;
         self.now = moved(random, self.now);
         let size = if random.one_in(3) { random.below(8) } else { 0 };
-        let mut drawn: Vec<Drawn> = Vec::new();
+        let mut drawn: Vec<DrawnCheck> = Vec::new();
         if random.one_in(4) {
             // A refund and takes of one counter, which may fill it again.
             let n = random.below(COUNTERS);
             let cost = Hits(1 + random.below(limit_of(n, 0).capacity().0.clamp(1, 60)));
-            drawn.push(Drawn { op: Op::Refund { cost }, ..Drawn::new(random, self.seed, n) });
-            drawn.extend((0..3).map(|_| Drawn::new(random, self.seed, n)));
+            let refund = Op::Refund { cost };
+            drawn.push(DrawnCheck { op: refund, ..drawn_check(random, self.seed, n) });
+            drawn.extend((0..3).map(|_| drawn_check(random, self.seed, n)));
         } else {
             for _ in 0..=size {
                 let n = random.below(COUNTERS);
-                drawn.push(Drawn::new(random, self.seed, n));
+                drawn.push(drawn_check(random, self.seed, n));
             }
         }
-        let mut checks: Vec<Check<'_>> = drawn.iter().map(Drawn::check).collect();
+        let mut checks: Vec<Check<'_>> = drawn.iter().map(DrawnCheck::check).collect();
         if random.one_in(3) {
             only_takes(&mut checks);
         }
@@ -207,63 +209,29 @@ fn moved(random: &mut Random, now: Micros) -> Micros {
     })
 }
 
-/// A check that owns its limit.
-struct Drawn {
-    key: CounterKey,
-    limit: Arc<Limit>,
-    op: Op,
-    role: Role,
-    holder: Option<Holder>,
-}
-
-impl Drawn {
-    fn new(random: &mut Random, seed: u64, n: u64) -> Drawn {
-        let variant = if random.one_in(8) { random.below(5) } else { 0 };
-        let mut limit = limit_of(n, variant);
-        if random.one_in(16) {
-            let percent = 1 + u32::try_from(random.below(99)).unwrap();
-            limit = Arc::new(limit.scaled_by(Fraction::from_percent(percent)));
-        }
-        let capacity = limit.capacity().0;
-        let cost = Hits(match random.below(24) {
-            0 => 0,
-            1 => u64::MAX,
-            2 => 1 << 53,
-            3 => capacity + 1,
-            4..7 => capacity,
-            7..9 => 1 + random.below(capacity.max(1)),
-            9 => 2 * capacity,
-            _ => 1 + random.below(3),
-        });
-        let op = match random.below(10) {
-            0 => Op::PEEK,
-            1 => Op::Peek { hits: Hits(1 + random.below(capacity.clamp(1, 5))) },
-            2 => Op::Refund { cost },
-            _ => Op::Take { cost },
-        };
-        if limit.charge == Charge::Billed && matches!(op, Op::Take { .. }) && random.one_in(3) {
-            limit = bill_limit(&limit);
-        }
-        let role = match random.below(10) {
-            0 => Role::Shadow,
-            1 | 2 => Role::Quota(0),
-            3 => Role::Quota(1),
-            _ => Role::Required,
-        };
-        let holder = (n == SLOTS && !random.one_in(4))
-            .then(|| Holder(1 + u128::from(random.below(HOLDERS))));
-        Drawn { key: key(seed * COUNTERS + n), limit, op, role, holder }
+fn drawn_check(random: &mut Random, seed: u64, n: u64) -> DrawnCheck {
+    let variant = if random.one_in(8) { random.below(5) } else { 0 };
+    let mut limit = limit_of(n, variant);
+    if random.one_in(16) {
+        let percent = 1 + u32::try_from(random.below(99)).unwrap();
+        limit = Arc::new(limit.scaled_by(Fraction::from_percent(percent)));
     }
-
-    fn check(&self) -> Check<'_> {
-        let Drawn { key, limit, op, role, holder } = self;
-        Check { role: *role, holder: *holder, ..check(*key, limit, *op) }
-    }
+    let capacity = limit.capacity().0;
+    let cost = match random.below(24) {
+        0 => 0,
+        1 => u64::MAX,
+        2 => 1 << 53,
+        3 => capacity + 1,
+        4..7 => capacity,
+        7..9 => 1 + random.below(capacity.max(1)),
+        9 => 2 * capacity,
+        _ => 1 + random.below(3),
+    };
+    DrawnCheck::new(random, key(seed * COUNTERS + n), limit, Hits(cost))
 }
 
 /// The counter of slots, and how many ask for them.
 const SLOTS: u64 = 24;
-const HOLDERS: u64 = 6;
 
 /// A counter keeps its algorithm, its window and its charge; its other numbers change.
 fn limit_of(counter: u64, variant: u64) -> Arc<Limit> {

@@ -5,23 +5,22 @@
 
 use std::sync::Arc;
 
-use tidegate::domain::{
-    Accounting, Algorithm, Call, Charge, Check, CounterKey, Hits, Holder, Limit, Micros, Op,
-    Receipt, Role,
-};
+use tidegate::domain::{Accounting, Algorithm, Call, Charge, Check, Hits, Limit, Micros, Receipt};
 use tidegate::store::Store;
 
 use super::reference_store::{Model, sane};
 use super::store_under_test::*;
+use crate::support::drawn_check::DrawnCheck;
 use crate::support::random::Random;
 
-const SEEDS: u64 = 160;
 const CALLS: u64 = 250;
 const KEYS: u64 = 11;
+/// More keys than all traces begin with.
+const KEYS_OF_ALL: u64 = 1 << 20;
 
 pub async fn random_calls_are_answered_as_the_model_answers_them<B: Bench>(bench: Arc<B>) {
     bench.set(START);
-    for seed in 1..=SEEDS {
+    for seed in 1..=bench.traces() {
         let latest = trace(&*bench, seed).await;
         // No step back from one trace to the next: what a store makes of its receipts depends on
         // the latest time that it has seen.
@@ -71,13 +70,13 @@ async fn trace<B: Bench>(bench: &B, seed: u64) -> Micros {
             for (n, key) in (0..).zip(&mut keys) {
                 let limit = numbers(n, 0);
                 if model.is_over(&peek(bench.key(*key), &limit), before) {
-                    *key += SEEDS * KEYS * 2;
+                    *key += KEYS_OF_ALL;
                 }
             }
         }
-        let drawn: Vec<RandomCheck> =
-            (0..=random.below(4)).map(|_| RandomCheck::new(&mut random, bench, &keys)).collect();
-        let checks: Vec<Check<'_>> = drawn.iter().map(RandomCheck::check).collect();
+        let drawn: Vec<DrawnCheck> =
+            (0..=random.below(4)).map(|_| drawn_check(&mut random, bench, &keys)).collect();
+        let checks: Vec<Check<'_>> = drawn.iter().map(DrawnCheck::check).collect();
         let accounting =
             if random.one_in(4) { Accounting::Independent } else { Accounting::AllOrNothing };
         let outcomes = call(bench, accounting, &checks).await;
@@ -124,15 +123,6 @@ fn is_window(n: u64) -> bool {
     n < 6 && n.is_multiple_of(2)
 }
 
-/// A check that owns its limit.
-struct RandomCheck {
-    key: CounterKey,
-    limit: Arc<Limit>,
-    op: Op,
-    role: Role,
-    holder: Option<Holder>,
-}
-
 /// The n-th counter's limit. A counter keeps its algorithm and its charge; its numbers change now
 /// and then. (A hybrid keeps its size: what is there is cut by a smaller one.)
 fn numbers(n: u64, variant: u64) -> Arc<Limit> {
@@ -173,47 +163,18 @@ fn numbers(n: u64, variant: u64) -> Arc<Limit> {
     Arc::new(Limit { charge, ..Limit::clone(&limit) })
 }
 
-impl RandomCheck {
-    fn new<B: Bench>(random: &mut Random, bench: &B, keys: &[u64]) -> RandomCheck {
-        let n = random.below(KEYS);
-        let key = bench.key(keys[usize::try_from(n).unwrap()]);
-        // A counter keeps its algorithm and its charge; its numbers change now and then.
-        let variant = if random.one_in(10) { random.below(4) } else { 0 };
-        let mut limit = numbers(n, variant);
-        let cost = Hits(match random.below(20) {
-            0 => 0,
-            1 => u64::MAX,
-            2 => 1 << 53,
-            3..6 => limit.capacity().0,
-            _ => 1 + random.below(4),
-        });
-        let op = match random.below(10) {
-            0 => Op::PEEK,
-            1 => Op::Peek { hits: Hits(1 + random.below(4)) },
-            2 => Op::Refund { cost },
-            _ => Op::Take { cost },
-        };
-        if limit.charge == Charge::Billed && matches!(op, Op::Take { .. }) && random.one_in(3) {
-            limit = bill_limit(&limit);
-        }
-        let role = match random.below(10) {
-            0 => Role::Shadow,
-            1 | 2 => Role::Quota(0),
-            3 => Role::Quota(1),
-            _ => Role::Required,
-        };
-        let holder =
-            (n == 10 && !random.one_in(4)).then(|| Holder(1 + u128::from(random.below(6))));
-        RandomCheck { key, limit, op, role, holder }
-    }
-
-    fn check(&self) -> Check<'_> {
-        Check {
-            key: self.key,
-            limit: &self.limit,
-            op: self.op,
-            role: self.role,
-            holder: self.holder,
-        }
-    }
+fn drawn_check<B: Bench>(random: &mut Random, bench: &B, keys: &[u64]) -> DrawnCheck {
+    let n = random.below(KEYS);
+    let key = bench.key(keys[usize::try_from(n).unwrap()]);
+    // A counter keeps its algorithm and its charge; its numbers change now and then.
+    let variant = if random.one_in(10) { random.below(4) } else { 0 };
+    let limit = numbers(n, variant);
+    let cost = match random.below(20) {
+        0 => 0,
+        1 => u64::MAX,
+        2 => 1 << 53,
+        3..6 => limit.capacity().0,
+        _ => 1 + random.below(4),
+    };
+    DrawnCheck::new(random, key, limit, Hits(cost))
 }

@@ -10,7 +10,7 @@ use tidegate::store::Store;
 
 use crate::support::limits;
 pub use crate::support::limits::{
-    MINUTE, SECOND, START, always, bill_limit, bucket, check, credits, peek, refund, sliding_log,
+    MINUTE, SECOND, START, always, bucket, check, credits, peek, refund, sliding_log,
     sliding_window, slots, take, window,
 };
 
@@ -29,6 +29,11 @@ pub trait Bench: Send + Sync + 'static {
     /// The n-th counter of this bench; the counters of one bench share a tag, those of two benches
     /// never meet.
     fn key(&self, n: u64) -> CounterKey;
+
+    /// How many traces of random calls it answers.
+    fn traces(&self) -> u64 {
+        160
+    }
 
     fn advance(&self, by: u64) {
         self.set(Micros(self.now().0 + by));

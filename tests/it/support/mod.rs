@@ -6,6 +6,7 @@
 pub mod acl;
 pub mod black_hole_proxy;
 pub mod certificate_authority;
+pub mod drawn_check;
 pub mod environment;
 pub mod grpc_client;
 pub mod heavy;
