@@ -337,7 +337,7 @@ fn give_backs_are_made_once_or_not_at_all() {
 /// Random calls of up to four checks, on random scripts, whose callers leave or stall at random polls.
 #[test]
 fn random_calls_are_charged_whole_or_not_at_all() {
-    let seeds = times(10_000, 1_000_000);
+    let seeds = times(2_500, 1_000_000);
     let limits = [wide(), bucket(1_000, HOUR), window(2, 1_000_000 * SECOND), bucket(2, HOUR)];
     let benches = [false, true].map(Bench::new);
     for seed in 1..=seeds {
