@@ -18,7 +18,7 @@ use crate::support::tidegate_process::Tidegate;
 const DOMAIN: &str = "ai-gateway-quota";
 const BACKEND: &str = "default/openai";
 /// More than the store's budget, which must not be what ends a call.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// What a refund, which nobody waits for, has until the next call must find it.
 const SETTLED_WITHIN: Duration = Duration::from_millis(100);
 

@@ -33,12 +33,15 @@ async fn status(response: ResponseFuture) -> Code {
 
 #[tokio::test]
 async fn a_request_has_to_arrive_within_the_callers_deadline_else_within_the_servers() {
-    let server = Server::with(|limits| limits.receive_timeout = Duration::from_millis(300));
-    let connection = connect(server.address).await;
     let whole = framed(&encoded("edge"));
-    for (timeout, least, most) in
-        [(Some("50m"), 50, 290), (None, 300, 10_000), (Some("99999999H"), 300, 10_000)]
-    {
+    // Of each pair of times, the other one is longer than any wait of a test.
+    for (timeout, receive_timeout, least) in [
+        (Some("50m"), PATIENCE * 2, 50),
+        (None, Duration::from_millis(300), 300),
+        (Some("99999999H"), Duration::from_millis(300), 300),
+    ] {
+        let server = Server::with(|limits| limits.receive_timeout = receive_timeout);
+        let connection = connect(server.address).await;
         let request = match timeout {
             Some(timeout) => call().header("grpc-timeout", timeout),
             None => call(),
@@ -47,13 +50,13 @@ async fn a_request_has_to_arrive_within_the_callers_deadline_else_within_the_ser
         let (response, _stream) = begin(&connection, request, &whole[..whole.len() - 1]).await;
         assert_eq!(status(response).await, Code::DeadlineExceeded, "{timeout:?}");
         let elapsed = start.elapsed().as_millis();
-        assert!((least..most).contains(&elapsed), "{timeout:?}: {elapsed} ms");
+        assert!(elapsed >= least, "{timeout:?}: {elapsed} ms");
+        assert_eq!(server.traffic.receive_timeouts.load(Ordering::SeqCst), 1);
+        assert_eq!(server.judged(), 0);
+        let answer = exchange(&connection, call(), whole.clone()).await.unwrap();
+        assert_eq!(answer.grpc_status, 0);
+        server.left().await;
     }
-    assert_eq!(server.traffic.receive_timeouts.load(Ordering::SeqCst), 3);
-    assert_eq!(server.judged(), 0);
-    let answer = exchange(&connection, call(), whole).await.unwrap();
-    assert_eq!(answer.grpc_status, 0);
-    server.left().await;
 }
 
 #[tokio::test]
@@ -61,14 +64,18 @@ async fn the_time_that_a_request_takes_to_arrive_counts_towards_its_deadline() {
     let server = Server::start();
     let connection = connect(server.address).await;
     let whole = framed(&encoded("wait"));
-    let request = call().header("grpc-timeout", "600m");
-    let start = Clock::System.monotonic_now();
-    let (response, mut stream) = begin(&connection, request, &whole[..3]).await;
-    tokio::time::sleep(Duration::from_millis(400)).await;
-    stream.send_data(whole.slice(3..), true).unwrap();
-    assert_eq!(status(response).await, Code::DeadlineExceeded);
-    assert!(start.elapsed() < Duration::from_millis(950), "{:?}", start.elapsed());
-    assert_eq!(server.judged(), 1);
+    let mut took = Vec::new();
+    // From its arrival on, 600 ms would end after 1,000. A starved machine gets a few tries.
+    while took.len() < 20 && took.last().is_none_or(|last| *last >= Duration::from_millis(950)) {
+        let request = call().header("grpc-timeout", "600m");
+        let start = Clock::System.monotonic_now();
+        let (response, mut stream) = begin(&connection, request, &whole[..3]).await;
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        stream.send_data(whole.slice(3..), true).unwrap();
+        assert_eq!(status(response).await, Code::DeadlineExceeded);
+        took.push(start.elapsed());
+    }
+    assert!(took.iter().any(|took| *took < Duration::from_millis(950)), "{took:?}");
     server.left().await;
 }
 
@@ -163,17 +170,15 @@ async fn calls_in_two_pieces_are_answered_beside_header_only_streams_beyond_the_
 
 #[tokio::test]
 async fn a_message_that_is_too_long_is_rejected_at_its_prefix() {
-    let server = Server::start();
+    let server = Server::with(|limits| limits.receive_timeout = PATIENCE * 2);
     let connection = connect(server.address).await;
     for (prefix, code) in [
         ([0, 0, 16, 0, 1], Code::InvalidArgument),
         ([0, 255, 255, 255, 255], Code::InvalidArgument),
         ([1, 0, 0, 0, 9], Code::Unimplemented),
     ] {
-        let start = Clock::System.monotonic_now();
         let (response, _stream) = begin(&connection, call(), &prefix).await;
-        assert_eq!(status(response).await, code);
-        assert!(start.elapsed() < Duration::from_secs(4), "before any timeout");
+        assert_eq!(status(response).await, code, "before any timeout");
     }
     server.left().await;
 }

@@ -139,7 +139,7 @@ fn half_received_json_bodies_stay_under_32_mib_and_end() {
     let mut sockets = Vec::new();
     for _ in 0..100 {
         let mut socket = TcpStream::connect(http).unwrap();
-        socket.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
+        socket.set_write_timeout(Some(Duration::from_secs(60))).unwrap();
         let head = "POST /json HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
                     Content-Length: 1000000\r\n\r\n";
         socket.write_all(head.as_bytes()).unwrap();
@@ -149,7 +149,7 @@ fn half_received_json_bodies_stay_under_32_mib_and_end() {
     }
     let (mut late, mut rejected) = (0, 0);
     for socket in &mut sockets {
-        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mut head = [0; 12];
         match socket.read_exact(&mut head).map(|()| &head[9..]) {
             Ok(b"408") => late += 1,

@@ -17,7 +17,7 @@ use crate::support::tidegate_process::{Tidegate, directory, tidegate};
 /// What the server's certificate is made out to.
 pub(crate) const SERVER: &str = "tidegate.test";
 /// Only a broken test waits this long.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A policy that lets everything pass, in two domains.
 const TWO_DOMAINS: [(&str, &str); 2] = [
