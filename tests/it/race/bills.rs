@@ -36,7 +36,7 @@ async fn ask(client: &mut Client, descriptor: CallDescriptor) -> CallResponse {
 
 async fn connect(serving: &Tidegate) -> Client {
     let target = serving.port("grpc").to_string();
-    let timeout = Some(std::time::Duration::from_secs(10));
+    let timeout = Some(std::time::Duration::from_secs(60));
     Client::connect(&ClientSettings { target, timeout, tls: None }).await.expect("it serves")
 }
 

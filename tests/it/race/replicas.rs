@@ -15,7 +15,7 @@ const CALLERS_EACH: usize = 64;
 /// 1,536 calls race for 1,000 places.
 const CALLS_EACH: usize = 8;
 /// More than the store's budget, which must not be what ends a call.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What every call of a run asks: fresh counters, one descriptor for each.
 #[derive(Clone, Copy)]
@@ -55,7 +55,7 @@ impl Replicas {
             ["--redis-type", kind],
             ["--redis-url", url],
             ["--redis-auth", &auth],
-            ["--store-budget", "10s"],
+            ["--store-budget", "60s"],
             // A remembered refusal would not have come from Redis.
             ["--refusal-cache", "false"],
             ["--require-store", "true"],
