@@ -14,7 +14,7 @@ use tempfile::TempDir;
 /// What to say when a program is missing.
 const INSTALL: &str = "install Redis 7 or newer: apt-get install redis-server";
 /// No test waits longer for anything than this.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = super::wait::PATIENCE;
 
 /// A running redis-server (or sentinel).
 pub struct Server {
