@@ -130,11 +130,10 @@ async fn run(
     // Not earlier: it would report a Redis that has had no time to connect as an outage.
     tokio::spawn(sweep(Arc::clone(&decider), Arc::clone(&overrides), log_level));
     started.become_ready(settings, &health);
-    let (files, rules) = (started.files, decider.policy().rules().len());
+    let files = started.files;
     let watchers = watch_files(started, overrides, certificates)?;
     log_global_modes(configuration);
-    let addresses = decider.store().redis().map(|redis| redis.remote().transport().addresses());
-    log_ready(is_connected, addresses, files, rules, &telemetry.policy_fingerprint());
+    log_ready(is_connected, &decider, files, &telemetry.policy_fingerprint());
     let stop = async {
         let drain = signals.wait_for_stop(|| watchers.iter().for_each(WatcherThread::reload)).await;
         tracing::info!("stopping");
@@ -171,11 +170,12 @@ fn rate_limit_service(
 
 fn log_ready(
     is_connected: bool,
-    addresses: Option<String>,
+    decider: &ServiceDecider,
     files: Option<usize>,
-    rules: usize,
     fingerprint: &str,
 ) {
+    let rules = decider.policy().rules().len();
+    let addresses = decider.store().redis().map(|redis| redis.remote().transport().addresses());
     let store = if addresses.is_some() { "redis" } else { "memory" };
     if is_connected {
         tracing::info!(store, addresses, files, rules, fingerprint, "ready");
