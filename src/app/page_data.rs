@@ -16,7 +16,7 @@ use super::runtime_overrides::OverrideView;
 use super::wiring::store_setup::ServiceDecider;
 use crate::admin::PolicyQuery;
 use crate::clock::Clock;
-use crate::control_plane::{ControlPlaneState, ControlPlaneStatus, Rejection};
+use crate::control_plane::{ControlPlaneState, ControlPlaneStatus};
 use crate::decide::GlobalModes;
 use crate::domain::RuleId;
 use crate::policy::{Policy, RuleView};
@@ -161,23 +161,9 @@ fn rules_now<'a>(
 #[derive(Serialize)]
 struct ControlPlaneView {
     connected: bool,
-    /// Reason why no stream to the control plane is open; `None` while one is open.
-    error: Option<String>,
-    /// Version of the control plane's last accepted response.
-    version: String,
-    /// Version of the control plane's last response. Differs from `version` if that response was
-    /// rejected.
-    received_version: String,
-    domains: usize,
-    /// Errors found in the control plane's last response, at most 100.
-    rejections: Vec<RejectionView>,
-}
-
-#[derive(Serialize)]
-struct RejectionView {
-    resource: String,
-    path: String,
-    reason: String,
+    /// State of the client, with at most 100 errors found in the last response.
+    #[serde(flatten)]
+    state: ControlPlaneState,
 }
 
 /// Maximum number of domains and reasons that the live page lists for calls without a limit.
@@ -187,18 +173,9 @@ const NO_LIMIT_COUNTS_MAX: usize = 50;
 const REJECTIONS_MAX: usize = 100;
 
 fn control_plane_view(status: &ControlPlaneStatus) -> ControlPlaneView {
-    let ControlPlaneState { version, received_version, domains, rejections, error } =
-        status.state();
-    let rejections = rejections.into_iter().take(REJECTIONS_MAX);
-    let view = |Rejection { resource, path, reason }| RejectionView { resource, path, reason };
-    ControlPlaneView {
-        connected: status.connected.load(Ordering::Relaxed),
-        error,
-        version,
-        received_version,
-        domains,
-        rejections: rejections.map(view).collect(),
-    }
+    let mut state = status.state();
+    state.rejections.truncate(REJECTIONS_MAX);
+    ControlPlaneView { connected: status.connected.load(Ordering::Relaxed), state }
 }
 
 #[derive(Serialize)]

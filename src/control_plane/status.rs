@@ -26,7 +26,7 @@ pub struct ControlPlaneStatus {
 }
 
 /// State of the control plane client: policy versions, number of active domains, and errors.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ControlPlaneState {
     /// Most recently acknowledged version; empty before the first ACK.
     pub version: String,
