@@ -55,7 +55,7 @@ TOGETHER = [
 ]
 
 ALONE = [
-    {"replicas": 3},
+    {"replica": 3},
     {"redis": {"adress": "redis:6379"}},
     {"redis": {"address": "redis://user:secret@redis:6379"}},
     {"mode": "memcached"},
@@ -91,6 +91,23 @@ class Refused(unittest.TestCase):
                 self.assertIsNotNone(told, "it rendered")
                 self.assertIn("contradict each other", told)
                 self.assertIn(words, told)
+
+    def test_names_of_other_charts_lead_to_ours(self):
+        text = (chart.CHART / "templates" / "_refuse.tpl").read_text()
+        table = yaml.safe_load(text.split('define "tidegate.otherNames" -}}')[1].split("{{- end")[0])
+        self.assertGreater(len(table), 30)
+        for path, own in table.items():
+            with self.subTest(value=path):
+                value = chart.defaults()
+                for part in own.split("."):
+                    self.assertIn(part, value)
+                    value = value[part]
+                values = "given"
+                for part in reversed(path.split(".")):
+                    values = {part: values}
+                told = chart.refusal({"policy": POLICY, **values})
+                self.assertIsNotNone(told, "it rendered")
+                self.assertIn(f"{path}: this chart has no such value; use {own}", told)
 
     def test_every_fault_is_told_at_once(self):
         told = chart.refusal({"replicaCount": 2, "tls": {"enabled": True}, "settings": {"heders": "both"}})

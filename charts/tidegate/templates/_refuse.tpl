@@ -142,6 +142,17 @@ checks single values.
 {{- $faults = append $faults "debug.existingSecret, debug.tokenFile: give one of them" -}}
 {{- end -}}
 
+{{- range $path, $own := include "tidegate.otherNames" . | fromYaml -}}
+{{- $parts := splitList "." $path -}}
+{{- $parent := $.Values -}}
+{{- if gt (len $parts) 1 -}}
+{{- $parent = get $.Values (first $parts) -}}
+{{- end -}}
+{{- if hasKey $parent (last $parts) -}}
+{{- $faults = append $faults (printf "%s: this chart has no such value; use %s" $path $own) -}}
+{{- end -}}
+{{- end -}}
+
 {{- $known := .Files.Lines "files/settings.txt" -}}
 {{- $owned := include "tidegate.ownedSettings" . | fromYaml -}}
 {{- range $name, $value := .Values.settings -}}
@@ -210,6 +221,48 @@ config-type: {{ . }}.enabled
 xds-server: {{ . }}.serverUrl
 xds-node-id: {{ . }}.nodeId
 {{- end }}
+{{- end -}}
+
+{{/* Values of other charts, and what they are called here. values.schema.json lets them through to here. */}}
+{{- define "tidegate.otherNames" -}}
+env: extraEnv
+envVars: extraEnv
+extraEnvVars: extraEnv
+envFrom: extraEnvFrom
+args: extraArgs
+sidecars: extraContainers
+containers: extraContainers
+extraInitContainers: initContainers
+volumes: extraVolumes
+volumeMounts: extraVolumeMounts
+extraDeploy: extraObjects
+extraManifests: extraObjects
+additionalLabels: commonLabels
+labels: commonLabels
+additionalAnnotations: commonAnnotations
+annotations: commonAnnotations
+podExtraLabels: podLabels
+deployment: deploymentLabels
+replicas: replicaCount
+hpa: autoscaling
+pdb: podDisruptionBudget
+strategy: updateStrategy
+config: policy.files
+configMap: policy.existingConfigMap
+logLevel: log.level
+pullSecrets: imagePullSecrets
+metrics: serviceMonitor
+livenessProbe: probes
+readinessProbe: probes
+image.pullSecrets: imagePullSecrets
+image.name: image.repository
+serviceMonitor.additionalLabels: serviceMonitor.labels
+prometheusRule.additionalLabels: prometheusRule.labels
+service.port: service.grpcPort
+redis.host: redis.address
+redis.url: redis.address
+redis.password: redis.auth
+autoscaling.targetCPUUtilizationPercentage: autoscaling.targetCPUPercent
 {{- end -}}
 
 {{/*
