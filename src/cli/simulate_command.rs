@@ -23,12 +23,18 @@ impl From<UsageError> for Failure {
 
 pub(super) fn run(command: &Simulate) -> Result<(), Failure> {
     command.validate()?;
+    let policy = command.policy.as_deref().map(app::read_text_file).transpose()?;
     for (nth, path) in command.scenarios.iter().enumerate() {
         if nth > 0 {
             terminal::print("\n")?;
         }
         let text = app::read_text_file(path)?;
-        let output = command.run_scenario(&path.display().to_string(), &text, simulate)?;
+        let output = command.run_scenario(
+            &path.display().to_string(),
+            &text,
+            policy.as_deref(),
+            simulate,
+        )?;
         terminal::print(&output.text)?;
         if let Some(file) = &command.svg {
             app::write_text_file(file, &output.svg)?;
@@ -43,11 +49,8 @@ pub(super) fn run(command: &Simulate) -> Result<(), Failure> {
 ///
 /// Returns [`Failure::Policy`] with all errors in the scenario's policy.
 pub fn simulate(scenario: &Scenario) -> Result<SimulationResult, Failure> {
-    let name = match scenario.policy_indent {
-        Some(_) => scenario.file.clone(),
-        None => format!("the policy in {}", scenario.file),
-    };
-    let source = policy::Source { name, text: scenario.policy.as_bytes().to_vec() };
+    let source =
+        policy::Source { name: scenario.policy_name(), text: scenario.policy.as_bytes().to_vec() };
     let indent = scenario.policy_indent.unwrap_or(0);
     let compiled = policy::compile(&[source], &Options::default()).map_err(|errors| {
         let in_scenario = |error: Diagnostic| error.indented_by(indent);
@@ -63,6 +66,7 @@ pub fn simulate(scenario: &Scenario) -> Result<SimulationResult, Failure> {
         let decision = engine.decide(&request, Micros(attempt.now_us))?;
         let retry_after = decision.limited_by.and_then(|by| by.retry_after);
         Ok(AttemptResult {
+            has_limit: decision.statuses.iter().any(|status| status.rule.is_some()),
             admitted: decision.code == Code::Ok,
             retry_after_us: retry_after.map(|wait| wait.0),
         })

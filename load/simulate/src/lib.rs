@@ -23,6 +23,9 @@ pub struct Simulate {
     /// Scenario files, each with a policy, groups of callers and a duration
     #[arg(required = true, value_name = "SCENARIO.yaml")]
     pub scenarios: Vec<PathBuf>,
+    /// Policy file to run instead of the policies in the scenarios
+    #[arg(long, value_name = "FILE")]
+    pub policy: Option<PathBuf>,
     /// Write an SVG chart to this file, with a row per group and a column per swept value
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
@@ -49,6 +52,7 @@ A scenario:
 Examples:
   tidegate simulate load/scenarios/retry-storm.yaml
   tidegate simulate load/scenarios/burst.yaml --sweep burst=100,300,1000
+  tidegate simulate load/scenarios/burst.yaml --policy policy.yaml
   tidegate simulate load/scenarios/broken-bot.yaml --set lasts_s=60 --svg bot.svg";
 
 /// Result of one run, labeled with the value of the swept parameter.
@@ -93,7 +97,8 @@ impl Simulate {
     }
 
     /// Runs the scenario with the text `text`, once for each value of a swept parameter. `file` is
-    /// its name in error messages. `simulate` compiles the scenario's policy and calls [`run`].
+    /// its name in error messages, and `policy` the text of the file in [`policy`](Self::policy), if
+    /// one is given. `simulate` compiles the scenario's policy and calls [`run`].
     ///
     /// # Errors
     ///
@@ -102,19 +107,31 @@ impl Simulate {
         &self,
         file: &str,
         text: &str,
+        policy: Option<&str>,
         simulate: impl Fn(&Scenario) -> Result<SimulationResult, E>,
     ) -> Result<Output, E> {
         let read = |swept: Option<(&str, &str)>| {
             let set = self.set.iter().map(|(name, value)| (name.as_str(), value.as_str()));
             let parameters: Vec<(&str, &str)> = set.chain(swept).collect();
-            match Scenario::parse(text, &parameters) {
-                Ok(scenario) => Ok(Scenario { file: file.to_owned(), ..scenario }),
+            match Scenario::parse_with(text, policy, &parameters) {
+                Ok(scenario) => {
+                    let policy_file = self.policy.as_ref().map(|path| path.display().to_string());
+                    Ok(Scenario { file: file.to_owned(), policy_file, ..scenario })
+                }
                 Err(error) => Err(UsageError(match error {
                     ScenarioError::Format { position: Some((line, column)), .. } => {
                         format!("{file}:{line}:{column}: {error}")
                     }
                     _ => format!("{file}: {error}"),
                 })),
+            }
+        };
+        let simulate = |scenario: &Scenario| {
+            let result = simulate(scenario)?;
+            let unlimited = result.groups.iter().find(|group| group.is_unlimited);
+            match unlimited {
+                Some(group) => Err(E::from(unlimited_error(file, text, &group.name))),
+                None => Ok(result),
             }
         };
         let Some((name, values)) = &self.sweep else {
@@ -133,6 +150,16 @@ impl Simulate {
         let text = report::format_sweep(&scenario, name, &results);
         Ok(Output { text, svg: chart::render_svg(&scenario, &results) })
     }
+}
+
+/// Returns the error for a group whose calls meet no limit, with the first line that has its name.
+fn unlimited_error(file: &str, text: &str, group: &str) -> UsageError {
+    let is_group = |line: &str| line.contains("name:") && line.contains(group);
+    let line = text.lines().position(is_group).map_or(1, |nth| nth + 1);
+    UsageError(format!(
+        "{file}:{line}: group `{group}` meets no limit: the policy has no rule for its descriptor; \
+         correct the descriptor or the policy"
+    ))
 }
 
 fn parse_assignment(text: &str) -> Result<(String, String), &'static str> {

@@ -5,12 +5,13 @@ use std::fmt;
 
 use serde::Deserialize;
 
-/// The `parameters` section of a scenario file. Parsed first, because the rest of the file may
-/// contain `${name}` placeholders.
+/// The `parameters` section of a scenario file, and its policy, if any. Parsed first, because the rest
+/// of the file may contain `${name}` placeholders.
 #[derive(Debug, Deserialize)]
 struct ParametersOnly {
     #[serde(default)]
     parameters: BTreeMap<String, serde_yaml::Value>,
+    policy: Option<serde_yaml::Value>,
 }
 
 /// Parsed and validated scenario file. Unknown keys in the file are errors.
@@ -21,6 +22,7 @@ pub struct Scenario {
     pub about: String,
     /// Policy under test, as the text of a policy file. Begins with blank lines, so that line
     /// numbers in error messages match the scenario file.
+    #[serde(default)]
     pub policy: String,
     /// Number of spaces by which the file indents the policy's lines. `None` if the policy is not
     /// a YAML literal block scalar (`policy: |`). In that case, positions in the policy cannot be
@@ -30,6 +32,9 @@ pub struct Scenario {
     /// Name of the scenario file; empty if there is none.
     #[serde(skip)]
     pub file: String,
+    /// Name of the file with the policy; `None` if it is in the scenario.
+    #[serde(skip)]
+    pub policy_file: Option<String>,
     /// Start of the simulated time, in seconds since the Unix epoch. Determines when aligned
     /// windows begin.
     #[serde(default = "default_start")]
@@ -201,8 +206,8 @@ pub enum ScenarioError {
     },
     /// A number is out of range. The text states the valid range.
     Range(String),
-    /// The scenario uses a parameter, or `--set` or `--sweep` sets one, that the `parameters`
-    /// section does not define. Contains the parameter's name.
+    /// `--set` or `--sweep` sets a parameter that the `parameters` section does not define. Contains
+    /// the parameter's name.
     UnknownParameter(String),
 }
 
@@ -223,6 +228,48 @@ impl fmt::Display for ScenarioError {
     }
 }
 
+/// Returns an error at the first place where the text has `part`.
+fn error_at(text: &str, part: &str, reason: String) -> ScenarioError {
+    let mut lines = text.lines().zip(1..);
+    let position = lines.find_map(|(line, nth)| Some((nth, line.find(part)? + 1)));
+    ScenarioError::Format { position, reason }
+}
+
+/// Words of the YAML parser, and what a user calls them.
+const PARSER_WORDS: [(&str, &str); 17] = [
+    ("invalid type: ", "found "),
+    ("invalid value: ", "found "),
+    ("found string ", "found the text "),
+    ("found integer ", "found the number "),
+    ("found floating point ", "found the number "),
+    ("found boolean ", "found "),
+    ("found unit value", "found nothing"),
+    ("found map", "found a mapping"),
+    ("found sequence", "found a list"),
+    (", expected f64", ", but it must be a number"),
+    (", expected u64", ", but it must be a whole number from 0"),
+    (", expected u32", ", but it must be a whole number from 0"),
+    (", expected a string", ", but it must be a text"),
+    (", expected a sequence", ", but it must be a list"),
+    (", expected a Value", ", but it must be a value"),
+    ("missing field ", "missing key "),
+    ("unknown variant ", "unknown word "),
+];
+
+/// Returns the message of the YAML parser without the names of Rust types.
+fn in_plain_words(text: &str) -> String {
+    let plain =
+        PARSER_WORDS.iter().fold(text.to_owned(), |text, (word, own)| text.replace(word, own));
+    match plain.split_once(", expected ") {
+        Some((found, rest)) if ["struct", "map", "enum"].iter().any(|it| rest.starts_with(it)) => {
+            format!(
+                "{found}, but it must be a mapping; `tidegate simulate --help` shows a scenario"
+            )
+        }
+        _ => plain,
+    }
+}
+
 /// Converts an error of the YAML parser. For an unknown key, suggests the most similar valid key;
 /// if none is similar, keeps the parser's list of valid keys.
 fn format_error(error: &serde_yaml::Error) -> ScenarioError {
@@ -240,7 +287,7 @@ fn format_error(error: &serde_yaml::Error) -> ScenarioError {
     let unknown = quoted.next().filter(|_| text.contains("unknown field"));
     let reason = match unknown.and_then(|given| Some((given, nearest_key(given, quoted)?))) {
         Some((given, known)) => format!("unknown key `{given}`; did you mean `{known}`?"),
-        None => text.replace("unknown field", "unknown key"),
+        None => in_plain_words(&text).replace("unknown field", "unknown key"),
     };
     ScenarioError::Format { position, reason }
 }
@@ -297,10 +344,24 @@ impl Scenario {
     ///
     /// Returns an error if the YAML, a number or a parameter is invalid.
     pub fn parse(text: &str, overrides: &[(&str, &str)]) -> Result<Scenario, ScenarioError> {
+        Scenario::parse_with(text, None, overrides)
+    }
+
+    /// Parses a scenario file, likewise, with this policy instead of its own.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`parse`](Self::parse).
+    pub fn parse_with(
+        text: &str,
+        policy: Option<&str>,
+        overrides: &[(&str, &str)],
+    ) -> Result<Scenario, ScenarioError> {
         if text.lines().any(|line| line.starts_with("descriptors:")) {
             let reason = "this is a policy, but `tidegate simulate` needs a scenario: write a file \
-                          that has the policy under `policy: |`, beside `lasts_s` and `groups`; \
-                          `tidegate simulate --help` shows one";
+                          that has the policy under `policy: |`, beside `lasts_s` and `groups`, or \
+                          give both, SCENARIO.yaml --policy FILE; `tidegate simulate --help` shows a \
+                          scenario";
             return Err(ScenarioError::Format { position: None, reason: reason.to_owned() });
         }
         let format = |error: serde_yaml::Error| format_error(&error);
@@ -323,15 +384,43 @@ impl Scenario {
             filled = filled.replace(&format!("${{{name}}}"), &value);
         }
         if let Some((_, unknown)) = filled.split_once("${") {
-            let name = unknown.split_once('}').map_or(unknown, |(name, _)| name);
-            return Err(ScenarioError::UnknownParameter(name.to_owned()));
+            let name = unknown.split(['}', '\n']).next().unwrap_or_default();
+            let reason = format!(
+                "`${{{name}}}` is not a parameter; add `{name}` with its value under `parameters`"
+            );
+            return Err(error_at(text, &format!("${{{name}"), reason));
         }
         let mut scenario: Scenario = serde_yaml::from_str(&filled).map_err(format)?;
-        if let Some((line, indent)) = find_policy_block(&filled) {
+        for group in &scenario.groups {
+            let descriptor = group.descriptor.replace("{client}", "");
+            if let Some((_, unknown)) = descriptor.split_once('{') {
+                let name = unknown.split('}').next().unwrap_or_default();
+                let reason =
+                    format!("`{{{name}}}` is not a placeholder; the only one is {{client}}");
+                return Err(error_at(text, &format!("{{{name}}}"), reason));
+            }
+        }
+        if raw.policy.is_none() && policy.is_none() {
+            let reason =
+                "`policy` is missing: write the policy under `policy: |`, or give --policy";
+            return Err(ScenarioError::Format { position: None, reason: reason.to_owned() });
+        }
+        if let Some(policy) = policy {
+            policy.clone_into(&mut scenario.policy);
+        } else if let Some((line, indent)) = find_policy_block(&filled) {
             scenario.policy.insert_str(0, &"\n".repeat(line));
             scenario.policy_indent = Some(indent);
         }
         scenario.validate()
+    }
+
+    /// Returns the name of the policy in error messages.
+    pub fn policy_name(&self) -> String {
+        match (&self.policy_file, self.policy_indent) {
+            (Some(name), _) => name.clone(),
+            (None, Some(_)) => self.file.clone(),
+            (None, None) => format!("the policy in {}", self.file),
+        }
     }
 
     fn validate(self) -> Result<Scenario, ScenarioError> {
@@ -385,8 +474,49 @@ groups:
         assert_eq!(Scenario::parse(SCENARIO, &[("limit", "9")]).unwrap().policy, "limit 9");
         let error = Scenario::parse(SCENARIO, &[("other", "9")]).unwrap_err();
         assert_eq!(error, ScenarioError::UnknownParameter("other".to_owned()));
-        let error = Scenario::parse(&SCENARIO.replace("${limit}", "${limt}"), &[]).unwrap_err();
-        assert_eq!(error, ScenarioError::UnknownParameter("limt".to_owned()));
+    }
+
+    #[test]
+    fn errors_have_a_place_and_no_names_of_types() {
+        for (from, to, place, part) in [
+            ("${limit}", "${limt}", (3, 16), "`${limt}` is not a parameter; add `limt`"),
+            (
+                "k=v",
+                "k={clent}",
+                (7, 29),
+                "`{clent}` is not a placeholder; the only one is {client}",
+            ),
+            ("k=v", "k={}", (7, 29), "`{}` is not a placeholder"),
+            ("rate: 2", "rate: two", (7, 6), "found the text \"two\", but it must be a number"),
+            ("lasts_s: 10", "lasts_s: ten", (4, 10), "but it must be a number"),
+            ("lasts_s: 10", "lasts_s: [1]", (4, 10), "found a list, but it must be a number"),
+            ("lasts_s: 10", "lasts_s: 10\nseed: -1", (5, 7), "must be a whole number from 0"),
+            ("about: a test", "about: [a]", (2, 8), "found a list, but it must be a text"),
+            ("{constant: {rate: 2}}", "constant", (7, 6), "must be a mapping"),
+            ("{constant: {rate: 2}}", "{steady: {rate: 2}}", (7, 6), "unknown word `steady`"),
+            ("lasts_s: 10", "", (2, 1), "missing key `lasts_s`"),
+        ] {
+            let text = SCENARIO.replacen(from, to, 1);
+            match Scenario::parse(&text, &[]).unwrap_err() {
+                ScenarioError::Format { position, reason } => {
+                    assert!(reason.contains(part), "{to}: {reason}");
+                    assert_eq!(position.map(|(line, _)| line), Some(place.0), "{to}: {reason}");
+                    let names = ["f64", "u32", "u64", "struct", "enum", "variant", "Arrivals"];
+                    assert!(!names.iter().any(|name| reason.contains(name)), "{to}: {reason}");
+                }
+                other => panic!("{to}: {other}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_policy_of_its_own_replaces_that_of_the_scenario() {
+        let scenario = Scenario::parse_with(SCENARIO, Some("own"), &[]).unwrap();
+        assert_eq!((&*scenario.policy, scenario.policy_indent), ("own", None));
+        let without = SCENARIO.replace("policy: 'limit ${limit}'\n", "");
+        assert_eq!(Scenario::parse_with(&without, Some("own"), &[]).unwrap().policy, "own");
+        let error = Scenario::parse(&without, &[]).unwrap_err().to_string();
+        assert!(error.starts_with("`policy` is missing"), "{error}");
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub struct Attempt {
 pub struct AttemptResult {
     /// Whether the attempt was admitted.
     pub admitted: bool,
+    /// Whether a limit applies to the attempt.
+    pub has_limit: bool,
     /// Time until a retry can succeed, in microseconds, or `None` if no retry can.
     pub retry_after_us: Option<u64>,
 }
@@ -32,6 +34,8 @@ pub struct AttemptResult {
 pub struct GroupResult {
     /// Name of the group in the scenario file.
     pub name: String,
+    /// Whether every attempt has met no limit; false without attempts.
+    pub is_unlimited: bool,
     /// Number of calls. Each call counts once, regardless of its retries.
     pub offered: u64,
     /// Number of attempts, including retries.
@@ -174,6 +178,9 @@ pub fn run<E>(
             in_window.add(due.at_us, group.hits);
             in_second.add(due.at_us, 1);
         }
+        let attempts = &mut run.result.groups[due.group];
+        attempts.is_unlimited =
+            !outcome.has_limit && (attempts.tries == 0 || attempts.is_unlimited);
         run.record(&due, outcome);
         run.schedule_next(&due, group, outcome);
     }
@@ -303,7 +310,7 @@ mod tests {
     use crate::*;
 
     fn outcome(admitted: bool, retry_after_us: Option<u64>) -> Result<AttemptResult, Infallible> {
-        Ok(AttemptResult { admitted, retry_after_us })
+        Ok(AttemptResult { has_limit: true, admitted, retry_after_us })
     }
 
     fn scenario(groups: &str) -> Scenario {
