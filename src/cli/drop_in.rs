@@ -64,67 +64,35 @@ fn split_known_flags(
     arguments: impl Iterator<Item = OsString>,
 ) -> (Vec<OsString>, Vec<String>) {
     let (mut known, mut ignored) = (Vec::new(), Vec::new());
-    let mut previous = PreviousArg::Other;
-    for argument in arguments {
+    let is_flag =
+        |argument: &OsString| argument.len() > 1 && argument.to_string_lossy().starts_with('-');
+    let mut arguments = arguments.peekable();
+    while let Some(argument) = arguments.next() {
         let text = argument.to_string_lossy().into_owned();
-        let (name, value) = text.split_once('=').map_or((&*text, None), |(n, v)| (n, Some(v)));
-        let is_flag = text.starts_with('-') && text.len() > 1;
-        if !is_flag {
-            match previous {
-                PreviousArg::TakesValues { several } => {
-                    known.push(argument);
-                    previous = if several { previous } else { PreviousArg::Other };
-                }
-                PreviousArg::Unknown => previous = PreviousArg::Other,
-                PreviousArg::Other => ignored.push(truncate_argument(name)),
+        let name = text.split('=').next().unwrap_or_default();
+        let flag = flags
+            .iter()
+            .find(|flag| flag.get_long().is_some() && flag.get_long() == name.strip_prefix("--"));
+        let is_known = flag.is_some() || name == "--help";
+        let values_max = match flag {
+            _ if name != text || !is_flag(&argument) => 0,
+            Some(flag) if flag.get_action().takes_values() => {
+                flag.get_num_args().map_or(1, |count| count.max_values())
             }
-            continue;
-        }
-        let flag = name.strip_prefix("--").and_then(|name| find_flag(flags, name));
-        previous = match flag {
-            Some(flag) => {
-                known.push(argument);
-                match value {
-                    Some(_) => PreviousArg::Other,
-                    None => classify_known_flag(flag),
-                }
-            }
-            None if name == "--help" => {
-                known.push(argument);
-                PreviousArg::Other
-            }
-            None => {
-                ignored.push(truncate_argument(name));
-                if value.is_some() { PreviousArg::Other } else { PreviousArg::Unknown }
-            }
+            Some(_) => 0,
+            None => usize::from(!is_known),
         };
+        match is_known {
+            true => known.push(argument),
+            false => ignored.push(truncate_argument(name)),
+        }
+        for _ in 0..values_max {
+            let Some(value) = arguments.next_if(|next| !is_flag(next)) else { break };
+            known.extend(is_known.then_some(value));
+        }
     }
     ignored.truncate(LOGGED_ARGUMENTS_MAX);
     (known, ignored)
-}
-
-/// Kind of the argument before the current one. Determines whether the current argument is a value.
-#[derive(Clone, Copy)]
-enum PreviousArg {
-    /// Known flag whose value is the next argument. If `several` is true, the arguments after
-    /// that value can be further values.
-    TakesValues { several: bool },
-    /// Unknown flag without `=`.
-    Unknown,
-    /// Any other argument, such as `--flag=value` or a flag that takes no value.
-    Other,
-}
-
-fn find_flag<'a>(flags: &[&'a Arg], name: &str) -> Option<&'a Arg> {
-    flags.iter().find(|flag| flag.get_long() == Some(name)).copied()
-}
-
-fn classify_known_flag(flag: &Arg) -> PreviousArg {
-    if !flag.get_action().takes_values() {
-        return PreviousArg::Other;
-    }
-    let several = flag.get_num_args().is_some_and(|count| count.max_values() > 1);
-    PreviousArg::TakesValues { several }
 }
 
 fn truncate_argument(text: &str) -> String {
