@@ -66,7 +66,11 @@ type AuthError = (StatusCode, &'static str);
 fn authorize(headers: &HeaderMap, token: &OperatorToken) -> Result<(), AuthError> {
     let token = match token {
         OperatorToken::Text(token) if !token.is_empty() => token,
-        OperatorToken::Text(_) | OperatorToken::NotConfigured => {
+        OperatorToken::Text(_) => {
+            let reason = "this port is read-only: the file of --debug-token-file is empty\n";
+            return Err((StatusCode::FORBIDDEN, reason));
+        }
+        OperatorToken::NotConfigured => {
             let reason = "this port is read-only: start the service with --debug-token-file\n";
             return Err((StatusCode::FORBIDDEN, reason));
         }

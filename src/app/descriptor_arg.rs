@@ -19,9 +19,10 @@ pub fn parse_descriptor(text: &str) -> Result<Vec<(String, String)>, Failure> {
             (_, None) => {}
         }
     }
-    let looks_like_yaml = |entry: &String| !entry.contains('=') && entry.find(':') > Some(0);
+    let separator = |c: char| c == ':' || c.is_whitespace();
+    let lacks_equals = |entry: &&String| !entry.contains('=') && entry.find(separator) > Some(0);
     if let Some((key, value)) =
-        entries.iter().find(|e| looks_like_yaml(e)).and_then(|e| e.split_once(':'))
+        entries.iter().find(lacks_equals).and_then(|entry| entry.split_once(separator))
     {
         let reason = format!("{text:?} has no `=`: write {key}={}", value.trim_start());
         return Err(Failure::Usage(reason));
@@ -48,6 +49,11 @@ mod tests {
         assert_eq!(pairs(":path"), [pair(":path", "")]);
         let error = parse_descriptor("remote_address: 10.0.0.1").unwrap_err().to_string();
         assert!(error.ends_with("write remote_address=10.0.0.1"), "{error}");
+        for blank in ["user ann", "user\tann", "user  ann", "plan=free,user ann"] {
+            let error = parse_descriptor(blank).unwrap_err().to_string();
+            assert!(error.ends_with("has no `=`: write user=ann"), "{error}");
+        }
+        assert_eq!(pairs("path=/a b"), [pair("path", "/a b")]);
         assert!(parse_descriptor("=v").is_err() && parse_descriptor("a=1,,b=2").is_err());
     }
 }

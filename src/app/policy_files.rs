@@ -182,6 +182,11 @@ impl PolicyFiles {
         let mut paths = Vec::new();
         for entry in fs::read_dir(directory).map_err(unreadable(directory))? {
             let entry = entry.map_err(unreadable(directory))?;
+            if !self.skip_dotfiles && entry.file_name() == "..data" {
+                let reason = "this is a mounted ConfigMap, whose directories with leading dots hold \
+                              each file once more: unset RUNTIME_IGNOREDOTFILES, or set it to true";
+                return Err(malformed(directory, reason));
+            }
             if !(self.skip_dotfiles && entry.file_name().as_encoded_bytes().starts_with(b".")) {
                 paths.push(entry.path());
             }
@@ -311,6 +316,25 @@ mod tests {
             std::os::unix::net::UnixListener::bind(directory.path().join("b.yaml")).unwrap();
         let error = files.list().unwrap_err().to_string();
         assert!(error.contains("b.yaml: neither a file nor a directory"), "{error}");
+    }
+
+    #[test]
+    fn a_config_map_whose_dotfiles_are_read_is_recognized() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        fs::create_dir_all(root.join("config/..2026_01_01")).unwrap();
+        fs::write(root.join("config/..2026_01_01/a.yaml"), "").unwrap();
+        std::os::unix::fs::symlink("..2026_01_01", root.join("config/..data")).unwrap();
+        std::os::unix::fs::symlink("..data/a.yaml", root.join("config/a.yaml")).unwrap();
+        let list = |ignores: &str| {
+            let root = root.display().to_string();
+            let dotfiles = ("RUNTIME_IGNOREDOTFILES", ignores);
+            let sources = Sources::from_environment(&[("RUNTIME_ROOT", &root), dotfiles]);
+            PolicyFiles::new(&Settings::read(&sources).unwrap().0).unwrap().list()
+        };
+        assert_eq!(list("true").unwrap().len(), 1);
+        let error = list("false").unwrap_err().to_string();
+        assert!(error.contains("config: this is a mounted ConfigMap"), "{error}");
     }
 
     #[test]

@@ -4,12 +4,14 @@
 //! Both send their request to the debug port of a running service through `app::admin_client`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 
 use super::terminal;
 use super::usage_errors::DESCRIPTORS_PLACEHOLDER;
 use crate::app::{self, Failure};
+use crate::settings;
 
 /// Flags for reaching the debug port of a running service.
 #[derive(Args, Debug)]
@@ -64,14 +66,14 @@ pub(super) struct Switch {
     target: String,
     /// Override to set (shadow, allow, deny or a percentage such as 20%), or undo to remove it
     to: String,
-    /// Remove the override after this many seconds; not allowed with undo
-    #[arg(long, value_name = "SECONDS")]
-    r#for: Option<u64>,
+    /// Remove the override after this time, such as 10m, or this many seconds; not with undo
+    #[arg(long, value_name = "DURATION", value_parser = settings::parse_lifetime)]
+    r#for: Option<Duration>,
 }
 
 const SWITCH_HELP: &str = "\
 Examples:
-  tidegate switch edge 20% --for 600 --debug-token-file token     a fifth of every limit
+  tidegate switch edge 20% --for 10m --debug-token-file token     a fifth of every limit
   tidegate switch edge.api_token shadow --debug-token-file token
   tidegate switch all undo --debug-token-file token
 
@@ -80,7 +82,7 @@ reload keeps it, unless the new policy has no such rule or domain.";
 
 impl Switch {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let seconds = self.r#for.map(|seconds| seconds.to_string());
+        let seconds = self.r#for.map(|lifetime| lifetime.as_secs().to_string());
         let mut parameters = Vec::new();
         let undo = self.to == "undo";
         if !(undo && self.target == "all") {

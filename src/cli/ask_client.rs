@@ -110,6 +110,16 @@ impl Server {
         {
             return Some("this gRPC server is no rate limit service: correct the address");
         }
+        // The server answered, even if nothing listens a moment later.
+        if let CallError::Status(status) = error
+            && status.source().is_none()
+            && status.code() == tonic::Code::Unavailable
+        {
+            return Some(
+                "the service, or a proxy before it, answered so: it starts, stops, or does \
+                 not reach Redis (its /readyz says so)",
+            );
+        }
         let (host, port) = self.target.rsplit_once(':')?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let uses_tls = self.tls.is_some();

@@ -14,6 +14,7 @@ use super::terminal::Color;
 use super::usage_errors::DESCRIPTORS_PLACEHOLDER;
 use super::{ask_batch, terminal};
 use crate::app::{self, Failure};
+use crate::settings;
 use crate::wire::messages::rate_limit_descriptor::Entry;
 use crate::wire::messages::rate_limit_response::{Code, DescriptorStatus};
 use crate::wire::messages::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
@@ -47,9 +48,10 @@ pub(super) struct Ask {
     /// Print each response as one line of JSON
     #[arg(long)]
     json: bool,
-    /// Timeout for each request, in milliseconds
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=60_000))]
-    timeout_ms: u64,
+    /// Timeout for each request, such as 5s; a number without a unit is in milliseconds
+    #[arg(long, alias = "timeout", default_value = "1000", value_name = "DURATION",
+        value_parser = settings::parse_timeout)]
+    timeout_ms: Duration,
     /// PEM file with the CA of the service's certificate; enables TLS
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
@@ -81,7 +83,7 @@ impl Ask {
     pub(super) fn run(self) -> Result<(), Failure> {
         let server = Server {
             target: self.parse_target()?.to_owned(),
-            timeout: Duration::from_millis(self.timeout_ms),
+            timeout: self.timeout_ms,
             tls: self.read_tls()?,
         };
         let batch = self.batch.as_deref().map(ask_batch::read).transpose()?;
@@ -113,6 +115,7 @@ impl Ask {
             let _ = terminal::print(&text);
             if nth == self.repeat && !self.json {
                 self.explain_missing_limits(&response);
+                self.explain_impossible_hits(&response);
             }
         }
         Ok(())
@@ -132,6 +135,22 @@ impl Ask {
                 self.descriptors.join(" "),
                 self.domain,
                 self.descriptors.join(" ")
+            ));
+        }
+    }
+
+    /// Prints a hint to standard error if the request has more hits than a limit admits at once.
+    fn explain_impossible_hits(&self, response: &RateLimitResponse) {
+        let of_limit = |status: &DescriptorStatus| {
+            Some(status.current_limit.as_ref()?.requests_per_unit)
+                .filter(|_| status.code() == Code::OverLimit)
+        };
+        let smallest = response.statuses.iter().filter_map(of_limit).min();
+        if let Some(limit) = smallest.filter(|limit| self.hits > *limit && !self.refund) {
+            terminal::print_hint(&format!(
+                "{} hits are more than a limit of {limit}, so this request is always rejected: \
+                 charge fewer with --hits",
+                self.hits
             ));
         }
     }
@@ -157,6 +176,14 @@ impl Ask {
     }
 
     fn build_request(&self) -> Result<RateLimitRequest, Failure> {
+        let is_word = |text: &String| !text.contains(['=', ',']);
+        if let [key, value] = self.descriptors.as_slice()
+            && is_word(key)
+            && is_word(value)
+        {
+            let reason = format!("\"{key} {value}\" has no `=`: write {key}={value}");
+            return Err(Failure::Usage(reason));
+        }
         let entry = |(key, value): (String, String)| Entry { key: key.into(), value: value.into() };
         let descriptor = |text: &String| {
             Ok(RateLimitDescriptor {

@@ -5,6 +5,7 @@ use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::domain::nearest_word;
+use crate::settings::{TABLE, find_similar_name};
 
 /// Placeholder for descriptor arguments in the usage text of subcommands.
 pub(super) const DESCRIPTORS_PLACEHOLDER: &str = "K=V,K2=V2";
@@ -17,11 +18,26 @@ pub(super) fn reword(mut error: Error) -> Error {
             true => missing_descriptors_error(&error),
             false => error,
         },
+        ErrorKind::UnknownArgument => {
+            suggest_setting(&mut error);
+            error
+        }
         ErrorKind::InvalidSubcommand => {
             keep_nearest_subcommand(&mut error);
             error
         }
         _ => error,
+    }
+}
+
+/// Suggests the flag of `serve` that other programs call by the given name.
+fn suggest_setting(error: &mut Error) {
+    let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidArg) else { return };
+    let similar = find_similar_name(TABLE, given.split('=').next().unwrap_or_default());
+    let usage = error.get(ContextKind::Usage).map(ToString::to_string).unwrap_or_default();
+    if let Some(similar) = similar.filter(|_| usage.contains("tidegate serve")) {
+        let flag = ContextValue::String(format!("--{similar}"));
+        error.insert(ContextKind::SuggestedArg, flag);
     }
 }
 
@@ -85,6 +101,24 @@ mod tests {
         }
         let told = message(&["ask", "localhost:8081"]);
         assert!(told.contains("<DOMAIN>") && told.contains(DESCRIPTORS_PLACEHOLDER), "{told}");
+    }
+
+    #[test]
+    fn a_flag_of_other_programs_gets_ours_as_suggestion() {
+        for (given, own) in [
+            ("--config", "--policy"),
+            ("--port", "--grpc-port"),
+            ("--redis", "--redis-url"),
+            ("--redis-host=h", "--redis-url"),
+            ("--tls-cert", "--grpc-server-tls-cert"),
+            ("--workers", "--threads"),
+            ("--verbose", "--log-level"),
+            ("--grpc-prot", "--grpc-port"),
+        ] {
+            let told = message(&["serve", given]);
+            assert!(told.contains(&format!("a similar argument exists: '{own}'")), "{told}");
+        }
+        assert!(!message(&["check", "--config"]).contains("--policy"), "no flag of check");
     }
 
     #[test]

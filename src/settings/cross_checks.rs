@@ -59,6 +59,10 @@ impl Settings {
         let names = "--redis-tls-client-cert, --redis-tls-client-key";
         conflict(has_half, names, "a client certificate needs its private key: give both");
 
+        if let Some((one, other, port)) = self.shared_port() {
+            let advice = format!("{one} and {other} are both {port}: give each its own port");
+            conflict(true, "ports", &advice);
+        }
         for (is_broken, names, advice) in self.control_plane_conflicts() {
             conflict(is_broken, names, advice);
         }
@@ -74,6 +78,26 @@ impl Settings {
         }
         errors.extend(self.otlp().err());
         errors
+    }
+
+    /// Returns the flags of two ports that are the same, and the port.
+    fn shared_port(&self) -> Option<(&'static str, &'static str, u16)> {
+        let (prometheus_host, prometheus_port) = &self.prometheus_addr;
+        let ports = [
+            ("--grpc-port", &self.grpc_host, self.grpc_port, self.grpc_uds.is_none()),
+            ("--http-port", &self.http_host, self.http_port, true),
+            ("--debug-port", &self.debug_host, self.debug_port, true),
+            ("--prometheus-addr", prometheus_host, *prometheus_port, self.use_prometheus),
+        ];
+        let is_any = |host: &str| host == "0.0.0.0" || host == "::";
+        let pairs = ports
+            .iter()
+            .enumerate()
+            .flat_map(|(nth, one)| ports.iter().skip(nth + 1).map(move |other| (one, other)));
+        pairs
+            .filter(|(one, other)| one.2 == other.2 && one.2 != 0 && one.3 && other.3)
+            .find(|(one, other)| one.1 == other.1 || is_any(one.1) || is_any(other.1))
+            .map(|(one, other)| (one.0, other.0, one.2))
     }
 
     /// Returns the TLS settings that have no effect because a setting that they need is missing, each
@@ -189,9 +213,29 @@ mod tests {
     }
 
     #[test]
+    fn two_ports_that_are_the_same_are_named() {
+        let prometheus = ("prometheus-addr", ":6070");
+        for (flags, names) in [
+            (&[("http-port", "8081")][..], "--grpc-port and --http-port are both 8081"),
+            (&[("grpc-port", "8080")], "--grpc-port and --http-port are both 8080"),
+            (&[("debug-port", "8080")], "--http-port and --debug-port are both 8080"),
+            (&[("grpc-port", "6070")], "--grpc-port and --debug-port are both 6070"),
+            (&[prometheus, ("use-prometheus", "true")], "--debug-port and --prometheus-addr are"),
+        ] {
+            let errors = Settings::read(&Sources::from_flags(flags)).unwrap_err();
+            let error = errors[0].to_string();
+            assert!(error.starts_with(&format!("ports: {names}")), "{error}");
+        }
+    }
+
+    #[test]
     fn settings_at_the_bound_of_another_are_no_conflict() {
         for flags in [
-            &[("drain-delay", "8999ms"), ("hard-limit", "10s")][..],
+            &[("grpc-host", "10.0.0.1"), ("http-host", "10.0.0.2"), ("http-port", "8081")][..],
+            &[("grpc-uds", "/run/s"), ("http-port", "8081")],
+            &[("prometheus-addr", ":8080")],
+            &[("grpc-port", "0"), ("http-port", "0"), ("debug-port", "0")],
+            &[("drain-delay", "8999ms"), ("hard-limit", "10s")],
             &[("config-type", "grpc_xds_sotw"), ("xds-tls", "true"), ("xds-tls-cacert", "/ca")],
         ] {
             assert!(conflicts(flags).is_empty(), "{flags:?}");

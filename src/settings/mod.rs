@@ -9,6 +9,7 @@ mod cross_checks;
 mod domain_grants;
 mod drop_in;
 mod notices;
+mod other_names;
 mod otlp_settings;
 mod precedence;
 mod redis_settings;
@@ -21,6 +22,7 @@ mod value_types;
 pub use domain_grants::DomainGrant;
 pub use drop_in::DropIn;
 pub use notices::{Notice, NoticeKind, find_notices};
+pub use other_names::find_similar_name;
 pub use otlp_settings::{OtlpProtocol, OtlpSettings, TraceSampler};
 pub use precedence::{SettingValue, Sources, TextMap, report};
 pub use redis_settings::{RedisLogin, RedisSettings, parse_login};
@@ -32,3 +34,4 @@ pub use value_types::{
     ChargeSetting, CounterAccessSetting, HeaderFamily, LogFormat, LogLevel, OnOff,
     PolicySourceKind, RedisType, ResetSetting, RetryAfterSetting, SecretText, TopValues,
 };
+pub(crate) use value_types::{parse_lifetime, parse_timeout};

@@ -8,6 +8,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use super::drop_in::DropIn;
+use super::other_names::find_own_name;
 use super::precedence::{TextMap, is_service_link};
 use super::redis_settings::{is_redis_url, redis_advice};
 use super::setting_row::SettingRow;
@@ -298,7 +299,10 @@ fn has_compat_prefix(name: &str) -> bool {
 /// Returns advice for an unknown environment variable.
 fn typo_advice(name: &str) -> String {
     let known: Vec<String> = known_variables().collect();
-    match nearest_word(name, known.iter().map(String::as_str)) {
+    let own = name.strip_prefix("TIDEGATE_").and_then(find_own_name);
+    let row = TABLE.iter().find(|row| Some(row.name) == own).map(SettingRow::variable);
+    let similar = || nearest_word(name, known.iter().map(String::as_str)).map(str::to_owned);
+    match row.or_else(similar) {
         Some(similar) => format!("did you mean {similar}?"),
         None => "unset it, or correct its name: `tidegate serve --help` lists all".to_owned(),
     }
@@ -401,6 +405,17 @@ mod tests {
     fn a_misspelled_tidegate_variable_gets_a_notice() {
         let notices = notices_for(&[("TIDEGATE_GRPCPORT", "1")]);
         assert!(notices[0].contains("did you mean TIDEGATE_GRPC_PORT?"), "{notices:?}");
+        for (name, own) in [
+            ("TIDEGATE_CONFIG", "TIDEGATE_POLICY"),
+            ("TIDEGATE_PORT", "TIDEGATE_GRPC_PORT"),
+            ("TIDEGATE_REDIS", "TIDEGATE_REDIS_URL"),
+            ("TIDEGATE_REDIS_PASSWORD", "TIDEGATE_REDIS_AUTH"),
+            ("TIDEGATE_TLS_CERT", "TIDEGATE_GRPC_SERVER_TLS_CERT"),
+            ("TIDEGATE_WORKERS", "TIDEGATE_THREADS"),
+        ] {
+            let notices = notices_for(&[(name, "1")]);
+            assert!(notices[0].ends_with(&format!("did you mean {own}?")), "{notices:?}");
+        }
     }
 
     #[test]

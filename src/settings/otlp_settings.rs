@@ -6,7 +6,7 @@
 use super::server_url::percent_decode;
 use super::setting_error::SettingError;
 use super::table::Settings;
-use super::value_types::{OnOff, ValueError, unknown_word_error};
+use super::value_types::{OnOff, ValueError, pairs_parser, unknown_word_error};
 
 /// Protocol of the OTLP export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,14 +162,8 @@ impl Settings {
 /// Parses `name=value,name=value`, where values are percent-encoded. Returns `None` if the text is
 /// malformed.
 fn parse_pairs(text: &str) -> Option<Vec<(String, String)>> {
-    let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-    let pair = |item: &str| {
-        let (name, value) = item.split_once('=')?;
-        let name = name.trim();
-        (!name.is_empty()).then_some(())?;
-        Some((name.to_owned(), percent_decode(value.trim())?))
-    };
-    items.map(pair).collect()
+    let decoded = |(name, value): (String, String)| Some((name, percent_decode(&value)?));
+    pairs_parser('=')(text).ok()?.into_iter().map(decoded).collect()
 }
 
 #[cfg(test)]

@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 
 use super::drop_in::DropIn;
+use super::other_names::find_similar_name;
 use super::server_url::{HIDDEN, hide_secrets};
 use super::setting_error::{Origin, SettingError};
 use super::setting_row::{Redaction, SettingRow};
 use super::value_types::ValueError;
-use crate::domain::{escaped, nearest_word};
+use crate::domain::escaped;
 
 /// Map from the names of settings or environment variables to unparsed values.
 pub type TextMap = BTreeMap<String, String>;
@@ -163,11 +164,6 @@ pub(super) fn find_unknown_names(
         similar: find_similar_name(table, name),
     };
     sources.file.keys().filter(is_unknown).map(error).collect()
-}
-
-/// Returns the flag whose name is most similar to an unknown name; `None` if no name is similar.
-pub(super) fn find_similar_name(table: &'static [SettingRow], name: &str) -> Option<&'static str> {
-    nearest_word(name, table.iter().filter(|row| row.has_flag()).map(|row| row.name))
 }
 
 /// Formats all settings as a settings file. A comment after each value names its source. A line

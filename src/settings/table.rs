@@ -148,7 +148,7 @@ settings! {
     /// Also export metrics under the Prometheus names of envoyproxy/ratelimit.
     ratelimit_metric_names "ratelimit-metric-names" ["true|false"]: bool = "false", parse_flag, Plain, [];
     /// Serve /json and /authz on the HTTP port: auto (off if client certificates are required), on, off.
-    json "json" [OnOff::KEYWORDS]: OnOff = "auto", OnOff::parse, Plain, [];
+    json "json" [OnOff::KEYWORDS]: OnOff = "auto", parse_on_off, Plain, [];
 
     section "TLS on the gRPC port";
     /// Use TLS on the gRPC port.

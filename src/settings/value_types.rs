@@ -51,7 +51,13 @@ impl fmt::Debug for SecretText {
 /// Returns the error message for a value that is not one of a setting's keywords. Suggests the most
 /// similar keyword, if any.
 pub(super) fn unknown_word_error(text: &str, words: &[&'static str]) -> ValueError {
-    let hint = match nearest_word(text, words.iter().copied()) {
+    // "no" is one letter from "on".
+    let meant = match parse_flag(text) {
+        Ok(true) => words.iter().find(|word| ["on", "true"].contains(word)).copied(),
+        Ok(false) => words.iter().find(|word| ["off", "none", "false"].contains(word)).copied(),
+        Err(_) => nearest_word(text, words.iter().copied()),
+    };
+    let hint = match meant {
         Some(word) => format!("; did you mean {word:?}?"),
         None => String::new(),
     };
@@ -388,12 +394,13 @@ pub(super) fn duration_parser(
         check_bounds(parse_millis(input), min_ms, max_ms, &text(min_ms), &text(max_ms))
             .map(Duration::from_millis)
             .map_err(|error| {
-                let has_no_unit = input.parse::<u64>().is_ok();
-                let hint = if has_no_unit {
-                    format!("; did you mean \"{input}s\"?")
-                } else {
-                    String::new()
-                };
+                let with_unit = ["s", "ms"].map(|unit| format!("{input}{unit}"));
+                let valid = with_unit.iter().find(|text| {
+                    input.parse::<u64>().is_ok()
+                        && check_bounds::<u64>(parse_millis(text), min_ms, max_ms, &"", &"").is_ok()
+                });
+                let hint =
+                    valid.map_or_else(String::new, |text| format!("; did you mean {text:?}?"));
                 format!("{error}, with a unit, such as 250ms, 5s, or 1m30s{hint}")
             })
     }
@@ -410,6 +417,18 @@ pub(super) fn duration_or_millis_parser(
         true => parse(&format!("{input}ms")),
         false => parse(input),
     }
+}
+
+/// Parses the timeout of a call, up to a minute. A number without a unit means milliseconds.
+pub(crate) fn parse_timeout(input: &str) -> Result<Duration, ValueError> {
+    duration_or_millis_parser(1, 60_000)(input)
+}
+
+/// Parses the time for which a change is in force, up to 30 days, as whole seconds. A number without a
+/// unit means seconds.
+pub(crate) fn parse_lifetime(input: &str) -> Result<Duration, ValueError> {
+    let unit = if input.bytes().all(|byte| byte.is_ascii_digit()) { "s" } else { "" };
+    duration_parser(1_000, 30 * 86_400_000)(&format!("{input}{unit}"))
 }
 
 /// Returns a parser for sizes such as `65536`, `64KiB` or `16MiB`, from `min` to `max` bytes.

@@ -121,6 +121,10 @@ impl fmt::Display for Failure {
 /// that set the address.
 fn address_advice([host, port]: [&str; 2], error: &io::Error) -> String {
     match error.kind() {
+        // A Unix socket.
+        _ if host == port => format!(
+            "give another path with {port}, in a directory that exists and that this user may write"
+        ),
         io::ErrorKind::AddrInUse => {
             format!("stop the process that uses this port, or choose another with {port}")
         }

@@ -14,7 +14,7 @@ use rustix::fs::OFlags;
 
 use super::exit_codes::Failure;
 use crate::domain::{escaped, nearest_word};
-use crate::settings::{TABLE, TextMap};
+use crate::settings::{SettingError, Settings, Sources, TABLE, TextMap};
 use crate::tls::ClientCertificates;
 
 /// Maximum size of a settings file in bytes, 1 MiB. A file that sets every setting is about a
@@ -101,6 +101,15 @@ pub fn read_settings_file(path: &Path) -> Result<(TextMap, TextMap), FileError> 
     // A file without values is empty, or has only comments.
     let values: Option<BTreeMap<String, serde_yaml::Value>> =
         serde_yaml::from_str(&text).map_err(|error| malformed_at(yaml_error(&text, &error)))?;
+    let policy_keys = ["domain", "domains"];
+    if let Some(key) = policy_keys.iter().find(|key| values.iter().any(|it| it.contains_key(**key)))
+    {
+        let reason = "this is a policy, not a settings file: pass it with --policy";
+        return Err(malformed_at((
+            find_line(&text, key).map(|line| (line, None)),
+            reason.to_owned(),
+        )));
+    }
     let scalar = |(name, value): (String, serde_yaml::Value)| match value {
         serde_yaml::Value::String(text) => Ok((name, text)),
         serde_yaml::Value::Bool(flag) => Ok((name, flag.to_string())),
@@ -108,7 +117,7 @@ pub fn read_settings_file(path: &Path) -> Result<(TextMap, TextMap), FileError> 
         serde_yaml::Value::Null => Ok((name, String::new())),
         serde_yaml::Value::Sequence(items) => {
             let position = find_line(&text, &name).map(|line| (line, None));
-            let joined = is_value_quotable(&name).then(|| join_texts(&items)).flatten();
+            let joined = join_texts(&items).filter(|joined| is_valid(&name, joined));
             let list = joined.unwrap_or_else(|| "VALUE,VALUE".to_owned());
             Err(malformed_at((
                 position,
@@ -146,10 +155,13 @@ fn find_line(text: &str, name: &str) -> Option<usize> {
 /// Maximum length of a value that an error message quotes, in characters.
 const QUOTED_CHARS_MAX: usize = 200;
 
-/// Returns whether an error message may quote the value of the setting called `name`. Values of
-/// secrets, of addresses (which may contain a password), and of unknown settings are never quoted.
-fn is_value_quotable(name: &str) -> bool {
+/// Returns whether an error message may suggest the setting called `name` with this value: it is
+/// valid, and no secret or address, which may contain a password.
+fn is_valid(name: &str, value: &str) -> bool {
+    let file = TextMap::from([(name.to_owned(), value.to_owned())]);
+    let errors = Settings::read(&Sources { file, ..Sources::default() }).err().unwrap_or_default();
     TABLE.iter().any(|row| row.name == name && row.is_shown_unchanged())
+        && !errors.iter().any(|error| matches!(error, SettingError::InvalidValue { .. }))
 }
 
 /// Joins a YAML list of strings and numbers with commas. Returns `None` if the list is empty or has
@@ -196,7 +208,7 @@ fn find_wrong_separator(text: &str) -> Option<((usize, usize), String)> {
         let column = line.chars().count() - separator.chars().count() + 1;
         let value = separator[1..].trim();
         let is_quotable = !value.is_empty() && value.chars().count() <= QUOTED_CHARS_MAX;
-        let value = if is_quotable && is_value_quotable(&name) { value } else { "VALUE" };
+        let value = if is_quotable && is_valid(&name, value) { value } else { "VALUE" };
         let reason =
             format!("this is not YAML: `{wrong}` instead of `: `; did you mean `{name}: {value}`?");
         return Some(((nth + 1, column), reason));

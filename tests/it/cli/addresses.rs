@@ -9,7 +9,7 @@ use tidegate::settings::{Settings, Sources, TABLE, find_notices, report};
 
 use crate::support::http::get;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, ran, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, ran, run, tidegate};
 
 /// Serves on this Redis, and waits until it is connected or known to be unreachable.
 fn serving(environment: &[(&str, &str)]) -> Tidegate {
@@ -62,6 +62,16 @@ fn a_password_in_the_address_of_a_sentinel_goes_to_the_sentinel() {
         let line = serving(&at(login)).logged_in_time("no sentinel names a master");
         assert!(line["advice"].as_str().is_some_and(|text| text.contains(advice)), "{line}");
     }
+}
+
+#[test]
+fn unavailable_from_a_live_service_is_not_a_port_where_nothing_listens() {
+    let policy = format!("on_store_failure: error\n{FIVE_A_DAY}");
+    let serving = Tidegate::policy(&policy, &["--redis-url", "127.0.0.1:1"]);
+    let target = serving.port("grpc").to_string();
+    let ran = run(&["ask", &target, "edge", "client=ann"]).with_code(69);
+    assert!(ran.err.contains("the service, or a proxy before it, answered so"), "{}", ran.err);
+    assert!(!ran.err.contains("nothing listens"), "{}", ran.err);
 }
 
 /// Texts that are no address, or none that is supported, with a secret in the place of `{}`.
