@@ -185,6 +185,7 @@ impl Backend for AdminWiring {
             &self.list_overrides(),
             &rates,
             control_plane,
+            &self.unreadable,
         ))
     }
 

@@ -18,7 +18,7 @@ use crate::admin::PolicyQuery;
 use crate::clock::Clock;
 use crate::control_plane::{ControlPlaneState, ControlPlaneStatus};
 use crate::decide::GlobalModes;
-use crate::domain::RuleId;
+use crate::domain::{RuleId, UnreadableCallers, UnreadableKind};
 use crate::policy::{Policy, RuleView};
 use crate::store::SharedStore as _;
 use crate::store::redis::client::node_stats::NodeReport;
@@ -107,6 +107,8 @@ pub(super) struct NowResponse<'a> {
     lost_bills: Option<RejectedBills>,
     /// Calls to which no limit applied, those with advice first; at most 50 domains and reasons.
     without_limit: Vec<NoLimitCount>,
+    /// Callers that cannot be understood, those kinds of which there were some.
+    unreadable_callers: Vec<UnreadableView>,
     store: StoreView,
     /// State of the control plane client; absent if policies come from files.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -156,6 +158,23 @@ fn rules_now<'a>(
         RuleNow { rate, modes }
     };
     rates.rules.iter().map(rule_now).collect()
+}
+
+/// Callers of a kind that cannot be understood, since the process started.
+#[derive(Serialize)]
+struct UnreadableView {
+    kind: &'static str,
+    meaning: &'static str,
+    advice: &'static str,
+    callers: u64,
+}
+
+fn unreadable_views(callers: &UnreadableCallers) -> Vec<UnreadableView> {
+    let view = |kind: &UnreadableKind| {
+        let (callers, (kind, meaning, advice)) = (callers.count(*kind), kind.describe());
+        UnreadableView { kind, meaning, advice, callers }
+    };
+    UnreadableKind::ALL.iter().map(view).filter(|view| view.callers > 0).collect()
 }
 
 #[derive(Serialize)]
@@ -220,6 +239,7 @@ pub(super) fn build_now_response<'a>(
     overrides: &'a [OverrideView],
     rates: &'a CurrentRates,
     control_plane: Option<&ControlPlaneStatus>,
+    unreadable: &UnreadableCallers,
 ) -> NowResponse<'a> {
     let now = Clock::System.now();
     let GlobalModes { shadow, quota } = decider.modes();
@@ -252,6 +272,7 @@ pub(super) fn build_now_response<'a>(
         control_plane: control_plane.map(control_plane_view),
         lost_bills: telemetry.rejected_bills(),
         without_limit: calls_without_limit,
+        unreadable_callers: unreadable_views(unreadable),
         store: StoreView {
             kind: if redis.is_some() { "redis" } else { "memory" },
             keys_in_memory: memory.live.load(Ordering::Relaxed),

@@ -1,6 +1,7 @@
 """The live page, as who operates the service sees it."""
 
 import json
+import socket
 import statistics
 import time
 import unittest
@@ -82,6 +83,13 @@ class Page(unittest.TestCase):
         cells = "return [...document.querySelectorAll('#unmatched td.number')].map(cell => parseFloat(cell.textContent))"
         until("rates are shown", lambda: any(rate > 0 for rate in self.browser.run(cells) or [] if rate))
         self.assertFalse(self.browser.run("return document.querySelector('#unmatched img') !== null"))
+
+    def test_callers_that_cannot_be_understood_are_named_with_the_way_out(self):
+        with socket.create_connection(("127.0.0.1", int(self.service.ports["grpc"].rpartition(":")[2])), 5) as caller:
+            caller.sendall(b"GET / HTTP/1.1\r\nHost: tidegate\r\n\r\n")
+            caller.recv(1)
+        until("the caller is named", lambda: "HTTP/1.1 on the gRPC port" in (self.browser.text("#unreadable") or ""))
+        self.assertIn("set http2_protocol_options on Envoy", self.browser.text("#unreadable"))
 
     def tried(self, descriptors, hits=1):
         """What the page says a request would be answered: the code."""
