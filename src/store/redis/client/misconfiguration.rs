@@ -6,7 +6,7 @@
 
 use redis::Value;
 
-use super::config::{Address, Auth, TopologyConfig};
+use super::config::{Address, Auth, Password, TopologyConfig};
 use super::dialer::{ClientContext, IS_REPLICA};
 use super::error_reply::DENIED_IN_SCRIPT;
 use crate::peer_protocol::{Peer, detect_peer};
@@ -199,7 +199,22 @@ fn advice_on_login(text: &str, auth: &Auth, is_sentinel: bool) -> Option<String>
         true => "; text before the first colon is the user: write :PASSWORD if there is none",
         false => "",
     };
-    Some(format!("the {server} rejects the user or password: correct it in {settings}{colon}"))
+    let code = match &auth.password {
+        Password::Fixed(password) if has_percent_code(password) => {
+            "; the password has a percent code: one in --redis-url is decoded once, elsewhere it is \
+             plain text"
+        }
+        _ => "",
+    };
+    Some(format!(
+        "the {server} rejects the user or password: correct it in {settings}{colon}{code}"
+    ))
+}
+
+/// Returns whether a text contains a percent code, such as `%2F`.
+fn has_percent_code(text: &str) -> bool {
+    let mut codes = text.split('%').skip(1).filter_map(|rest| rest.as_bytes().first_chunk::<2>());
+    codes.any(|code| code.iter().all(u8::is_ascii_hexdigit))
 }
 
 /// Advice on errors of a connection with TLS, by a word in the error's text. The first row that
