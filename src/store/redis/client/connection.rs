@@ -87,7 +87,8 @@ impl Connection {
             context.set_failure(node, FailureKind::Lost, "the connection was lost", None);
         }
         if let Some(suppressed) = context.log_limiter.admit("connection lost", node) {
-            tracing::warn!(%node, ?reason, suppressed, "a connection to Redis was lost");
+            let reason = reason.as_str();
+            tracing::warn!(%node, reason, suppressed, "a connection to Redis was lost");
         }
         self.refresh_needed.notify_one();
     }

@@ -50,3 +50,17 @@ pub(super) enum CloseReason {
     /// The circuit breaker opened. The connection stays open for PINGs.
     BreakerOpened,
 }
+
+impl CloseReason {
+    /// Returns the text for the log.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            CloseReason::NodeClosed => "Tidegate no longer uses the node",
+            CloseReason::Lost => {
+                "closed by Redis or the network, or no reply within the reply timeout"
+            }
+            CloseReason::Demoted => "the node has become a replica",
+            CloseReason::BreakerOpened => "the circuit breaker opened",
+        }
+    }
+}
