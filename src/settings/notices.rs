@@ -260,14 +260,15 @@ fn possible_notices(settings: &Settings) -> [(NoticeKind, bool, &'static str, &'
             NoticeKind::Risk,
             has_redis && !has_secret,
             "--key-secret",
-            "is not set: keys in Redis are hashed with a public key, which does not protect \
-             personal data",
+            "is not set: anyone can compute the hashes in Redis' keys, so they do not protect \
+             personal data; set 128 random bits, the same on every replica",
         ),
         (
             NoticeKind::Risk,
             has_redis && settings.replicas == 1,
             "--replicas",
-            "is 1: without Redis each replica admits the whole limit",
+            "is 1: if several replicas run, each admits the whole limit while Redis is down; set \
+             their number",
         ),
     ]
 }

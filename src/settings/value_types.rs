@@ -381,6 +381,9 @@ pub(super) fn parse_ratio(input: &str) -> Result<f64, ValueError> {
     }
 }
 
+/// Duration that a message about a malformed one shows, if the setting accepts it.
+const EXAMPLE_MS: u64 = 5_000;
+
 /// Returns a parser for durations such as `250ms`, `5s` or `1h30m`, from `min_ms` to `max_ms`.
 pub(super) fn duration_parser(
     min_ms: u64,
@@ -391,6 +394,7 @@ pub(super) fn duration_parser(
             let duration = jiff::SignedDuration::from_millis_i128(i128::from(millis));
             format!("{duration:#}")
         };
+        let example = EXAMPLE_MS.clamp(min_ms, max_ms);
         check_bounds(parse_millis(input), min_ms, max_ms, &text(min_ms), &text(max_ms))
             .map(Duration::from_millis)
             .map_err(|error| {
@@ -401,7 +405,7 @@ pub(super) fn duration_parser(
                 });
                 let hint =
                     valid.map_or_else(String::new, |text| format!("; did you mean {text:?}?"));
-                format!("{error}, with a unit, such as 250ms, 5s, or 1m30s{hint}")
+                format!("{error}, with a unit, such as {}{hint}", text(example))
             })
     }
 }
