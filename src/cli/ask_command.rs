@@ -223,7 +223,7 @@ impl Ask {
         let mut text = color.paint(code.as_str_name(), terminal::stdout_is_terminal());
         text.push('\n');
         for (descriptor, status) in self.descriptors.iter().zip(&response.statuses) {
-            text.push_str(&format!("  {descriptor}: {}\n", format_status(status)));
+            text.push_str(&format!("  {descriptor}: {}\n", format_status(status, self.hits)));
         }
         for header in &response.response_headers_to_add {
             let (name, value) = (header.key.escape_debug(), header.value.escape_debug());
@@ -237,7 +237,9 @@ impl Ask {
 }
 
 /// Formats the status of one descriptor.
-fn format_status(status: &DescriptorStatus) -> String {
+/// Formats the answer to a descriptor of `hits` hits. Waiting does not help if they are more than
+/// the limit.
+fn format_status(status: &DescriptorStatus, hits: u32) -> String {
     let is_refused = status.code() == Code::OverLimit;
     let mut text = if is_refused { "OVER_LIMIT" } else { "OK" }.to_owned();
     match &status.current_limit {
@@ -257,7 +259,9 @@ fn format_status(status: &DescriptorStatus) -> String {
             ));
         }
     }
-    if let Some(reset) = &status.duration_until_reset {
+    let limit = status.current_limit.as_ref().map(|limit| limit.requests_per_unit);
+    let is_hopeless = is_refused && limit.is_some_and(|limit| hits > limit);
+    if let Some(reset) = status.duration_until_reset.as_ref().filter(|_| !is_hopeless) {
         let what = if is_refused { "retry after" } else { "resets in" };
         text.push_str(&format!(", {what} {} s", reset.seconds));
     }
