@@ -246,12 +246,12 @@ named_enum! {
     /// Treatment of the empty segments of a path: those between two slashes, and after the last one.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum EmptySegments {
-        /// Keeps all of them: `//a/` is `//a/`.
-        Keep => "keep",
         /// Merges slashes that follow each other: `//a/` is `/a/`.
         Merge => "merge",
         /// Removes the slash at the end, too: `//a/` is `/a`.
         Remove => "remove",
+        /// Keeps all of them: `//a/` is `//a/`.
+        Keep => "keep",
     }
 }
 

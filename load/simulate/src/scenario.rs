@@ -236,7 +236,7 @@ fn error_at(text: &str, part: &str, reason: String) -> ScenarioError {
 }
 
 /// Words of the YAML parser, and what a user calls them.
-const PARSER_WORDS: [(&str, &str); 17] = [
+const PARSER_WORDS: [(&str, &str); 18] = [
     ("invalid type: ", "found "),
     ("invalid value: ", "found "),
     ("found string ", "found the text "),
@@ -246,6 +246,7 @@ const PARSER_WORDS: [(&str, &str); 17] = [
     ("found unit value", "found nothing"),
     ("found map", "found a mapping"),
     ("found sequence", "found a list"),
+    ("found unit variant", "found a word"),
     (", expected f64", ", but it must be a number"),
     (", expected u64", ", but it must be a whole number from 0"),
     (", expected u32", ", but it must be a whole number from 0"),

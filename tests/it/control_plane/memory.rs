@@ -25,10 +25,10 @@ const MIB: usize = 1 << 20;
 /// The budget for reading a policy.
 const READ_BYTES_MAX: usize = 64 * MIB;
 
-/// What the process may take at its peak, with any policy within the bounds: of it 64 MiB whatever
+/// What the process may take at its peak, with any policy within the bounds: of it 80 MiB whatever
 /// the policy, and the rest in proportion to the policy's size.
 const PEAK_MAX_KIB: usize = 512 << 10;
-const PEAK_WITHOUT_POLICY_KIB: usize = 64 << 10;
+const PEAK_WITHOUT_POLICY_KIB: usize = 80 << 10;
 
 /// Rules in a policy of nearly 250,000 descriptors and limits.
 const MOST_RULES: usize = 124_900;
