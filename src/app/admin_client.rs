@@ -40,8 +40,11 @@ pub fn post_to_debug_port(
 ) -> Result<String, Failure> {
     let token = read_secret_file(token_file)?;
     if token.is_empty() {
-        let reason = "is empty: it must contain the token of the service's --debug-token-file";
-        return Err(Failure::Usage(format!("{} {reason}", token_file.display())));
+        return Err(Failure::Usage(format!(
+            "the token file {} is empty: write the token in it that the service reads with \
+             --debug-token-file",
+            token_file.display()
+        )));
     }
     let query =
         url::form_urlencoded::Serializer::new(String::new()).extend_pairs(parameters).finish();

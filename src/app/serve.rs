@@ -196,7 +196,8 @@ fn log_ready(
 fn log_global_modes(Configuration { settings, values, .. }: &Configuration) {
     let origin = |name| values.iter().find(|value| value.row.name == name).map(|it| &it.origin);
     if let Some(origin) = origin("shadow-mode").filter(|_| settings.shadow_mode) {
-        tracing::warn!(%origin, "global shadow mode is on: no call is rejected");
+        let advice = "remove this setting, and restart, to reject calls over a limit";
+        tracing::warn!(%origin, advice, "global shadow mode is on: no call is rejected");
     }
     if let Some(origin) = origin("quota-mode").filter(|_| settings.quota_mode) {
         tracing::warn!(%origin, "global quota mode is on: a call passes if one descriptor passes");

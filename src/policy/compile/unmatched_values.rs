@@ -84,8 +84,8 @@ fn address_problem(key: &str, value: &str, is_range: bool) -> Option<String> {
     let (address, length) = value.split_once('/').map_or((value, None), |(a, b)| (a, Some(b)));
     if length.is_some() && !is_range {
         return Some(format!(
-            "`{key}` is a single address, so no request matches the range {}; send \
-             `{MASKED_ADDRESS}`, or write `*`, as in `10.0.*`",
+            "`{key}` is a single address, so no request matches the range {}; let the caller \
+             send `{MASKED_ADDRESS}` instead, or write a pattern, such as `10.*`",
             quoted(value)
         ));
     }

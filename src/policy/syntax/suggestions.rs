@@ -49,7 +49,7 @@ pub(crate) fn number_hint(value: Node<'_>) -> &'static str {
 pub(crate) fn map_hint(level: Level, value: Node<'_>) -> &'static str {
     match (value.value(), level) {
         (Value::List(_), Level::RateLimit) => {
-            "; write `rate_limits:` for a list of limits, each with a `name`"
+            "; remove the `- `, or write `rate_limits:` for a list of limits, each with a `name`"
         }
         (Value::List(_), _) => "; remove the `- ` before its keys",
         (Value::Scalar(..) | Value::Map(_), _) => "",

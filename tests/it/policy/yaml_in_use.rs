@@ -145,12 +145,12 @@ fn a_list_instead_of_a_map_gets_the_way_out() {
     for (text, message) in [
         (
             format!("descriptors: [{{key: a, rate_limit: {list}}}]"),
-            "`rate_limit` must be a map of keys, not a list; write `rate_limits:` for a list of \
+            "`rate_limit` must be a map of keys, not a list; remove the `- `, or write `rate_limits:` for a list of \
              limits, each with a `name`",
         ),
         (
             "descriptors: [{key: a, rate_limit: []}]".to_owned(),
-            "`rate_limit` must be a map of keys, not a list; write `rate_limits:`",
+            "`rate_limit` must be a map of keys, not a list; remove the `- `, or write `rate_limits:`",
         ),
         (
             format!("descriptors: [{{key: a, rate_limits: [{list}]}}]"),
