@@ -361,7 +361,11 @@ impl<D: Decide> Worker<D> {
             has_begun = length > 0;
             match UnreadableKind::of_first_bytes(&first[..length], PortProtocol::Tls) {
                 None => tls.accept(socket).await.map_err(|e| (classify_failure(&e), e.to_string())),
-                Some(kind) => Err((kind, String::new())),
+                Some(kind) => {
+                    // Its alert tells the caller that the port requires TLS.
+                    let _ = tls.accept(socket).await;
+                    Err((kind, String::new()))
+                }
             }
         };
         let handshake = time::timeout(self.limits.handshake_timeout, handshake);
