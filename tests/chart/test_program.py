@@ -55,6 +55,8 @@ class Program(unittest.TestCase):
         server = servers.Redis()
         with server, chart.Running(objects, test_prometheus.counting_in(server)) as running:
             test_prometheus.ask(running)
+            # A domain without a rule has a metric from its first call on.
+            test_prometheus.ask(running, "egde")
             chart.until("Redis' own figures", lambda: "tidegate_redis_keys{" in running.get("/metrics"))
             exist = {line.split("{")[0].split(" ")[0] for line in running.get("/metrics").splitlines()
                      if not line.startswith("#")}

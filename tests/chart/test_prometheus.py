@@ -25,8 +25,8 @@ def counting_in(server):
             "TIDEGATE_KEY_SECRET_FILE": "", "TIDEGATE_TEST_INFO_POLL": "100ms"}
 
 
-def ask(running):
-    body = {"domain": "edge", "descriptors": [{"entries": [{"key": "api_token", "value": "a"}]}]}
+def ask(running, domain="edge"):
+    body = {"domain": domain, "descriptors": [{"entries": [{"key": "api_token", "value": "a"}]}]}
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"http://127.0.0.1:{running.http}/json", json.dumps(body).encode(), headers)
     try:
