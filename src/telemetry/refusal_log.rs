@@ -54,53 +54,55 @@ impl RefusalLog {
     /// Logs the recorded call, if any, and lets the next rejected call be recorded. `refused` is
     /// the total number of rejected calls since the process started.
     pub(super) fn write(&self, refused: u64, rules: &RuleTables) {
-        let pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(LoggedRefusal { rule, limit, source, retry_after_ms }) = pending {
-            let refusals =
-                refused.saturating_sub(self.refused_when_written.swap(refused, Ordering::Relaxed));
-            let counters = rule.and_then(|rule| rules.get(rule));
-            // A rule with `detailed_metric` is counted by its values, and has no count of its own.
-            let rule_refusals =
-                counters.map(RuleCounters::refused_since_logged).filter(|refused| *refused > 0);
-            let name = rule.and_then(|rule| rules.name(rule));
-            let (domain, rule) = match name {
-                Some(name) => (Some(&*name.domain), &*name.path),
-                None => (None, "request override"),
-            };
-            let source = source.as_str();
-            tracing::info!(
-                domain,
-                rule,
-                limit,
-                source,
-                retry_after_ms,
-                rule_refusals,
-                refusals,
-                "a call was refused"
-            );
-        }
-        self.should_record.store(true, Ordering::Relaxed);
+        let Some((refusal, refusals)) = self.take(refused) else { return };
+        let LoggedRefusal { rule, limit, source, retry_after_ms } = refusal;
+        let counters = rule.and_then(|rule| rules.get(rule));
+        // A rule with `detailed_metric` is counted by its values, and has no count of its own.
+        let rule_refusals =
+            counters.map(RuleCounters::refused_since_logged).filter(|refused| *refused > 0);
+        let name = rule.and_then(|rule| rules.name(rule));
+        let (domain, rule) = match name {
+            Some(name) => (Some(&*name.domain), &*name.path),
+            None => (None, "request override"),
+        };
+        let source = source.as_str();
+        tracing::info!(
+            domain,
+            rule,
+            limit,
+            source,
+            retry_after_ms,
+            rule_refusals,
+            refusals,
+            "a call was refused"
+        );
     }
 
     /// Does the same for calls that passed only because of shadow mode. `calls` is their total
     /// number since the process started.
     pub(super) fn write_shadow(&self, calls: u64, rules: &RuleTables) {
+        let Some((refusal, calls)) = self.take(calls) else { return };
+        let LoggedRefusal { rule, limit, source, .. } = refusal;
+        let name = rule.and_then(|rule| rules.name(rule));
+        let (domain, rule) = name.map(|name| (&*name.domain, &*name.path)).unzip();
+        let source = source.as_str();
+        tracing::info!(
+            domain,
+            rule,
+            limit,
+            source,
+            calls,
+            "a call would be rejected, but shadow mode let it pass"
+        );
+    }
+
+    /// Takes the recorded call, if any, with the number of calls since the last line, and lets the
+    /// next call be recorded. `total` is the number of calls since the process started.
+    fn take(&self, total: u64) -> Option<(LoggedRefusal, u64)> {
         let pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(LoggedRefusal { rule, limit, source, .. }) = pending {
-            let calls =
-                calls.saturating_sub(self.refused_when_written.swap(calls, Ordering::Relaxed));
-            let name = rule.and_then(|rule| rules.name(rule));
-            let (domain, rule) = name.map(|name| (&*name.domain, &*name.path)).unzip();
-            let source = source.as_str();
-            tracing::info!(
-                domain,
-                rule,
-                limit,
-                source,
-                calls,
-                "a call would be rejected, but shadow mode let it pass"
-            );
-        }
         self.should_record.store(true, Ordering::Relaxed);
+        let refusal = pending?;
+        let written = self.refused_when_written.swap(total, Ordering::Relaxed);
+        Some((refusal, total.saturating_sub(written)))
     }
 }
