@@ -174,11 +174,11 @@ impl CallsWithoutLimit {
         let name = &domain[..truncate_utf8(domain.as_bytes(), NAME_BYTES_MAX).len()];
         let (domains, domains_max) = (&self.domains[reason as usize], DOMAINS_MAX[reason as usize]);
         let known = domains.load();
-        let name = if known.len() < domains_max || known.contains_key(name) {
-            name
-        } else {
-            OTHER_DOMAINS
-        };
+        if let Some(count) = known.get(name) {
+            count.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let name = if known.len() < domains_max { name } else { OTHER_DOMAINS };
         if !known.contains_key(name) {
             domains.rcu(|known| {
                 let mut domains = Domains::clone(known);
