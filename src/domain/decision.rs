@@ -260,29 +260,16 @@ pub struct RefusalEvent<'a> {
     pub shadow: bool,
 }
 
-/// Reason why no limit applies to a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoLimitReason {
-    /// The policy does not have the domain.
-    UnknownDomain,
-    /// No rule of the domain has the keys of a descriptor of the call, in their order.
-    UnknownKeys,
-    /// The policy has the keys of a descriptor, but not its values. This is normal.
-    UnlistedValue,
-}
-
-impl NoLimitReason {
-    /// All variants, in the order of their discriminants.
-    pub const ALL: [NoLimitReason; 3] =
-        [NoLimitReason::UnknownDomain, NoLimitReason::UnknownKeys, NoLimitReason::UnlistedValue];
-
-    /// Returns the value of the metric label `reason`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            NoLimitReason::UnknownDomain => "unknown_domain",
-            NoLimitReason::UnknownKeys => "unknown_keys",
-            NoLimitReason::UnlistedValue => "unlisted_value",
-        }
+named_enum! {
+    /// Reason why no limit applies to a call.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum NoLimitReason {
+        /// The policy does not have the domain.
+        UnknownDomain => "unknown_domain",
+        /// No rule of the domain has the keys of a descriptor of the call, in their order.
+        UnknownKeys => "unknown_keys",
+        /// The policy has the keys of a descriptor, but not its values. This is normal.
+        UnlistedValue => "unlisted_value",
     }
 }
 
