@@ -8,7 +8,7 @@ use super::log_level::LogLevelControl;
 use super::process::exit_codes::Failure;
 use super::process::watcher_thread::WatchedValue;
 use super::rates::RateSampler;
-use super::runtime_overrides::{OverrideView, RuntimeOverrides};
+use super::runtime_overrides::{OverrideView, RuntimeOverrides, words_for};
 use super::try_request::{dry_run_request, to_json};
 use super::wiring::otlp_exporters::{OtlpExporters, OtlpStats};
 use super::wiring::store_setup::ServiceDecider;
@@ -139,13 +139,8 @@ impl Backend for AdminWiring {
         let (policy, overrides) = (self.overrides.loaded(), self.list_overrides());
         let mut text = String::new();
         for rule in policy.rules() {
-            let domain = policy.domain_name(rule);
-            let applies = |set: &&OverrideView| set.applies_to(domain, &rule.path);
-            let switched: String = overrides
-                .iter()
-                .filter(applies)
-                .map(|set| format!(", switched: {}", set.to))
-                .collect();
+            let words = words_for(&overrides, policy.domain_name(rule), &rule.path);
+            let switched: String = words.map(|word| format!(", switched: {word}")).collect();
             rule.listing().for_each(|line| text.extend([&*line, &switched, "\n"]));
         }
         text

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::rates::{CurrentRates, RuleRate};
-use super::runtime_overrides::OverrideView;
+use super::runtime_overrides::{OverrideView, words_for};
 use super::wiring::store_setup::ServiceDecider;
 use crate::admin::PolicyQuery;
 use crate::clock::Clock;
@@ -69,8 +69,7 @@ pub(super) fn list_rules<'p>(
         }
         rules_found += 1;
         if rules.len() < query.rules_max {
-            let applies = |set: &&OverrideView| set.applies_to(view.domain, view.rule);
-            let switched = overrides.iter().filter(applies).map(|set| &*set.to).collect();
+            let switched = words_for(overrides, view.domain, view.rule).collect();
             let in_force = active.rule(rule.id).map_or(&[][..], |rule| &rule.limits);
             for (limit, spec) in view.limits.iter_mut().zip(in_force) {
                 limit.capacity = spec.limit.capacity().0;
@@ -124,7 +123,7 @@ struct RuleNow<'a> {
     modes: Vec<String>,
 }
 
-/// Modes in which calls are decided otherwise than the policy says.
+/// Modes that make decisions differ from the policy.
 #[derive(Serialize)]
 struct ModesView<'a> {
     shadow_mode: bool,
@@ -151,10 +150,9 @@ fn rules_now<'a>(
         }
     }
     let rule_now = |rate: &'a RuleRate| {
-        let applies = |set: &&OverrideView| set.applies_to(&rate.domain, &rate.rule);
-        let switched = overrides.iter().filter(applies);
+        let words = words_for(overrides, &rate.domain, &rate.rule);
         let mut modes = modes.remove(&name(rate)).unwrap_or_default();
-        modes.extend(switched.map(|set| format!("switched: {}", set.to)));
+        modes.extend(words.map(|word| format!("switched: {word}")));
         RuleNow { rate, modes }
     };
     rates.rules.iter().map(rule_now).collect()

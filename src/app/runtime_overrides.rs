@@ -61,11 +61,14 @@ pub(super) struct OverrideView {
     pub(super) effect: &'static str,
 }
 
-impl OverrideView {
-    /// Returns whether the override applies to a rule: to the rule itself or to its domain.
-    pub(super) fn applies_to(&self, domain: &str, rule: &str) -> bool {
-        self.target == rule || self.target == domain
-    }
+/// Returns the words of the overrides that apply to a rule: to the rule itself or to its domain.
+pub(super) fn words_for<'o>(
+    overrides: &'o [OverrideView],
+    domain: &str,
+    rule: &str,
+) -> impl Iterator<Item = &'o str> {
+    let applies = move |set: &&OverrideView| set.target == rule || set.target == domain;
+    overrides.iter().filter(applies).map(|set| &*set.to)
 }
 
 impl fmt::Display for OverrideView {
