@@ -360,29 +360,35 @@ impl<D: Decide> Worker<D> {
             let length = socket.peek(&mut first).await.unwrap_or(0);
             has_begun = length > 0;
             match UnreadableKind::of_first_bytes(&first[..length], PortProtocol::Tls) {
-                None => tls.accept(socket).await.map_err(|e| (classify_failure(&e), e.to_string())),
+                None => {
+                    let accepted = tls.accept(socket).await;
+                    accepted.map_err(|error| (classify_failure(&error), Some(error.to_string())))
+                }
                 Some(kind) => {
                     // Its alert tells the caller that the port requires TLS.
                     let _ = tls.accept(socket).await;
-                    Err((kind, String::new()))
+                    Err((kind, None))
                 }
             }
         };
         let handshake = time::timeout(self.limits.handshake_timeout, handshake);
         let Some(accepted) = self.run_until_closed(handshake, registration).await else { return };
-        let late = |_| Err((UnreadableKind::Handshake, "it was not complete in time".to_owned()));
-        let (kind, reason) = match accepted.unwrap_or_else(late) {
+        let late = || (UnreadableKind::Handshake, Some("it was not complete in time".to_owned()));
+        let (kind, reason) = match accepted.unwrap_or_else(|_| Err(late())) {
             Ok((socket, caller)) => {
                 return self.serve_io(socket, (caller, peer), age_max, registration).await;
             }
             Err(failure) => failure,
         };
         self.stats.handshakes_failed.fetch_add(1, Ordering::Relaxed);
-        // A probe that only connects is not warned of.
         if !has_begun {
-        } else if reason.is_empty() {
-            record_unreadable(&self.unreadable, kind, peer, "");
-        } else if let Some(failures) = self.unreadable.record(kind) {
+            // A probe that only connects is not warned of.
+            return;
+        }
+        let Some(reason) = reason else {
+            return record_unreadable(&self.unreadable, kind, peer, "");
+        };
+        if let Some(failures) = self.unreadable.record(kind) {
             let ((kind, _, advice), peer) = (kind.describe(), shown(peer));
             tracing::warn!(kind, peer, reason, advice, failures, "TLS handshake failed");
         }

@@ -103,8 +103,7 @@ fn address_problem(key: &str, value: &str, is_range: bool) -> Option<String> {
             quoted(value)
         ));
     };
-    let meant = [meant.to_string(), length.unwrap_or_default().to_owned()];
-    let meant = if length.is_some() { meant.join("/") } else { meant.concat() };
+    let meant = length.map_or_else(|| meant.to_string(), |length| format!("{meant}/{length}"));
     (meant != value).then(|| {
         format!(
             "requests have this address in another form, so none matches {}; write `{meant}`",
