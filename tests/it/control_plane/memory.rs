@@ -201,8 +201,9 @@ fn sixteen_files_of_3_9_mebibytes_leave_the_process_under_512_mebibytes() {
     for (what, line) in kinds.into_iter().take(times(1, 20) as usize) {
         let lines = (share(FILE_BYTES) - 100) / (line.len() + 1);
         reads("policy not reloaded", &|| write_files(&path, |_| line.to_owned(), lines));
-        // Smaller files may use the whole budget for reading, too.
-        let most = (peak_max_kib() + READ_BYTES_MAX / 1_024).min(PEAK_MAX_KIB);
+        // Smaller files may use the whole budget for reading, too. A list that grows takes up to twice
+        // what the budget counts.
+        let most = (peak_max_kib() + 2 * READ_BYTES_MAX / 1_024).min(PEAK_MAX_KIB);
         assert_peak_at_most(&serving, what, most);
     }
 }
