@@ -100,8 +100,7 @@ pub fn overridden(rate_limit: &str, unit: Unit, numbers: &[u32]) -> Vec<Arc<Limi
     let policy = Policy::build(compiled.domains, Secret::default());
     let entries = [Entry { key: b"k", value: b"a" }];
     let limit = |requests_per_unit: &u32| {
-        let limit =
-            Override { requests_per_unit: *requests_per_unit, unit, unit_multiplier: 1 };
+        let limit = Override { requests_per_unit: *requests_per_unit, unit, unit_multiplier: 1 };
         let descriptor = Descriptor {
             entries: &entries,
             hits: Hits::ONE,
