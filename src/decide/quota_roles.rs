@@ -167,12 +167,18 @@ fn quota_effect(
         DescriptorMatch::NoRule | DescriptorMatch::Replaced(_) | DescriptorMatch::Unlimited(_) => {
             QuotaEffect::None
         }
-        DescriptorMatch::Limited(_) | DescriptorMatch::Override(_)
+        DescriptorMatch::Limited(_)
+        | DescriptorMatch::Overridden(_)
+        | DescriptorMatch::Override(_)
             if checks.iter().all(Check::is_refund) =>
         {
             QuotaEffect::None
         }
-        DescriptorMatch::Limited(rule) if rule.shadow_mode => QuotaEffect::AlwaysPasses,
-        DescriptorMatch::Limited(_) | DescriptorMatch::Override(_) => QuotaEffect::DependsOnChecks,
+        DescriptorMatch::Limited(rule) | DescriptorMatch::Overridden(rule) if rule.shadow_mode => {
+            QuotaEffect::AlwaysPasses
+        }
+        DescriptorMatch::Limited(_)
+        | DescriptorMatch::Overridden(_)
+        | DescriptorMatch::Override(_) => QuotaEffect::DependsOnChecks,
     }
 }

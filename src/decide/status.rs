@@ -119,9 +119,10 @@ fn status_without_limit<'p>(
     let is_unlimited = match found {
         DescriptorMatch::Unlimited(_) => true,
         DescriptorMatch::Limited(_) => has_no_check,
-        DescriptorMatch::NoRule | DescriptorMatch::Replaced(_) | DescriptorMatch::Override(_) => {
-            false
-        }
+        DescriptorMatch::NoRule
+        | DescriptorMatch::Replaced(_)
+        | DescriptorMatch::Overridden(_)
+        | DescriptorMatch::Override(_) => false,
     };
     Status {
         code: Code::Ok,

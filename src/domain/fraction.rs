@@ -98,7 +98,7 @@ impl Limit {
                     }
                 };
                 let floor = fraction.of_hits(bucket.floor).min(burst);
-                let debt_burst = same_debt(bucket, refill).max(burst);
+                let debt_burst = bucket.debt_at(refill).max(burst);
                 Algorithm::Bucket(Bucket { burst, debt_burst, refill, floor, leaky: bucket.leaky })
             }
             Algorithm::SlidingWindow(window) => Algorithm::SlidingWindow(SlidingWindow {
@@ -126,15 +126,21 @@ impl Limit {
     }
 }
 
-/// Returns the hits whose refill at the scaled rate `refill` takes as long as that of the bucket's
-/// largest debt at its own rate, rounded up.
-fn same_debt(bucket: &Bucket, refill: Refill) -> Hits {
-    let unit = |refill| match refill {
-        Refill::Arrival { emission: unit } | Refill::Credits { window: unit, .. } => unit.0,
-    };
-    let credits = u128::from(bucket.debt_burst.0) * u128::from(unit(bucket.refill));
-    let hits = credits.div_ceil(u128::from(unit(refill).max(1)));
-    Hits(u64::try_from(hits).unwrap_or(u64::MAX))
+impl Bucket {
+    /// Returns the hits whose refill at the rate `refill` takes as long as that of the bucket's
+    /// largest debt at its own rate, rounded up.
+    pub fn debt_at(&self, refill: Refill) -> Hits {
+        // The time of a hit is `unit / flow`. Products stay below 2^53 · 2^32.
+        let unit_and_flow = |refill| match refill {
+            Refill::Arrival { emission } => (emission.0.max(1), 1),
+            Refill::Credits { hits, window } => (window.0.max(1), hits.0.max(1)),
+        };
+        let ((unit, flow), (new_unit, new_flow)) =
+            (unit_and_flow(self.refill), unit_and_flow(refill));
+        let credits = u128::from(self.debt_burst.0) * u128::from(unit) * u128::from(new_flow);
+        let hits = credits.div_ceil(u128::from(new_unit) * u128::from(flow));
+        Hits(u64::try_from(hits).unwrap_or(u64::MAX))
+    }
 }
 
 #[cfg(test)]

@@ -65,6 +65,25 @@ impl Rate {
     }
 }
 
+/// Exclusive upper bound of `burst * emission` for a bucket stored as an arrival time, where
+/// `emission` is the time in which one hit refills, in microseconds. Below this bound, the product
+/// plus any timestamp of this century is an exact integer in Lua, whose numbers are doubles.
+const ARRIVAL_TIME_BOUND: u64 = 1 << 52;
+
+/// Exclusive upper bound of two products: `burst * window` for a bucket stored as credits, with the
+/// window in microseconds, and `hits * ticks` for a sliding window, with the window's length in
+/// ticks. The bound is 2^53, the first integer that a double cannot distinguish from its successor.
+pub const CREDITS_BOUND: u64 = 1 << 53;
+
+/// Reciprocal of the maximum rate error (0.1 %) of a bucket stored as an arrival time. Such a
+/// bucket rounds the time to refill one hit up to whole microseconds, which slows the refill. If
+/// the error would be larger, the bucket is stored as credits, which are exact but take more space.
+const RATE_ERROR_RECIPROCAL: u128 = 1_000;
+
+/// Maximum number of entries in the sliding log or slot table of one counter. Each check scans all
+/// entries.
+pub const STORED_ENTRIES_MAX: u64 = 10_000;
+
 /// Upper bound on the time by which a calendar window can exceed the length of its [`Unit`], for
 /// example in a month of 31 days, a leap year, or a day of 25 hours.
 const CALENDAR_MARGIN: Micros = Micros::from_secs(2 * 86_400);
@@ -85,8 +104,8 @@ pub struct Limit {
     /// [`Charge::Admitted`].
     pub prepay: bool,
     /// Hash that identifies the limit. It is the same on every replica and for all counters of the
-    /// limit. Its highest bit marks a [request override](Self::is_override). When the memory store
-    /// is full, it gives each id a fair share of its capacity.
+    /// limit. Its highest bit marks a [request override](Self::is_override) that counts apart. When
+    /// the memory store is full, it gives each id a fair share of its capacity.
     pub limit_id: u64,
 }
 
@@ -94,8 +113,7 @@ impl Limit {
     /// Bit of a [`limit_id`](Self::limit_id) that is set for request overrides only.
     pub const OVERRIDE_BIT: u64 = 1 << 63;
 
-    /// Returns whether the limit is a request override. An override may use the counter of the
-    /// matching rule's limit if both have the same window.
+    /// Returns whether the limit is a request override that does not count on a rule's counter.
     pub fn is_override(&self) -> bool {
         self.limit_id & Limit::OVERRIDE_BIT != 0
     }
@@ -255,8 +273,9 @@ pub struct Bucket {
     /// Capacity of the bucket, in hits; 0 refuses everything.
     pub burst: Hits,
     /// Capacity of which a used-up counter can owe all, in hits; at least `burst`. A larger debt is
-    /// clamped. More than `burst` only if the limit is a fraction of the rule's, whose burst was
-    /// rounded down: the counter is also that of the whole limit, whose debt must not be clamped.
+    /// clamped. More than `burst` only if the counter is also that of another limit, whose debt must
+    /// not be clamped: if the limit is a fraction of the rule's, whose burst was rounded down, or a
+    /// request override.
     pub debt_burst: Hits,
     /// Refill rate of the bucket. The stored state has the same format for both [`Refill`]
     /// variants.
@@ -353,6 +372,27 @@ pub enum Refill {
 }
 
 impl Refill {
+    /// Returns the refill rate of a bucket that refills `hits`, at least 1, per `window`.
+    pub fn per_window(hits: Hits, window: Micros) -> Refill {
+        let emission = window.0.div_ceil(hits.0);
+        let rounding_error = u128::from(emission) * u128::from(hits.0) - u128::from(window.0);
+        if rounding_error * RATE_ERROR_RECIPROCAL < u128::from(window.0) {
+            Refill::Arrival { emission: Micros(emission) }
+        } else {
+            Refill::Credits { hits, window }
+        }
+    }
+
+    /// Returns the largest burst at this rate that the arithmetic represents exactly, in hits.
+    pub fn burst_max(self, charge: Charge) -> u64 {
+        // Debt doubles the range of the state.
+        let debt_factor = if charge.keeps_debt() { 2 } else { 1 };
+        match self {
+            Refill::Arrival { emission } => (ARRIVAL_TIME_BOUND / debt_factor - 1) / emission.0,
+            Refill::Credits { window, .. } => (CREDITS_BOUND / debt_factor - 1) / window.0,
+        }
+    }
+
     /// Returns the time to refill `hits`, rounded up.
     fn time_to_refill(self, hits: Hits) -> Micros {
         match self {

@@ -42,8 +42,8 @@ pub use histogram::{
     HistogramSnapshot, add_relaxed,
 };
 pub use limit::{
-    Algorithm, Bucket, Charge, Concurrency, FixedWindow, Hybrid, Limit, OnStoreFailure, Rate,
-    Refill, SlidingLog, SlidingWindow, Unit, Window,
+    Algorithm, Bucket, CREDITS_BOUND, Charge, Concurrency, FixedWindow, Hybrid, Limit,
+    OnStoreFailure, Rate, Refill, STORED_ENTRIES_MAX, SlidingLog, SlidingWindow, Unit, Window,
 };
 pub use log_limiter::{LogLimiter, SuppressedLines};
 pub(crate) use named_enum::named_enum;

@@ -4,37 +4,19 @@
 //! Not here: reading YAML (`rate_limit`), the arithmetic itself (`algorithm`).
 
 use crate::domain::{
-    Algorithm, Bucket, Calendar, Charge, Concurrency, FixedWindow, Hits, Limit, Micros,
-    OnStoreFailure, Rate, Refill, SlidingLog, SlidingWindow, Unit, Window,
+    Algorithm, Bucket, CREDITS_BOUND, Calendar, Charge, Concurrency, FixedWindow, Hits, Limit,
+    Micros, OnStoreFailure, Rate, Refill, STORED_ENTRIES_MAX, SlidingLog, SlidingWindow, Unit,
+    Window,
 };
 use crate::policy::diagnostic::DiagnosticKind;
 use crate::policy::spec::WINDOW_MAX;
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::words::AlgorithmName;
 
-/// Exclusive upper bound of `burst * emission` for a bucket stored as an arrival time, where
-/// `emission` is the time in which one hit refills, in microseconds. Below this bound, the product
-/// plus any timestamp of this century is an exact integer in Lua, whose numbers are doubles.
-const ARRIVAL_TIME_BOUND: u64 = 1 << 52;
-
-/// Exclusive upper bound of two products: `burst * window` for a bucket stored as credits, with the
-/// window in microseconds, and `hits * ticks` for a sliding window, with the window's length in
-/// ticks. The bound is 2^53, the first integer that a double cannot distinguish from its successor.
-const CREDITS_BOUND: u64 = 1 << 53;
-
-/// Reciprocal of the maximum rate error (0.1 %) of a bucket stored as an arrival time. Such a
-/// bucket rounds the time to refill one hit up to whole microseconds, which slows the refill. If
-/// the error would be larger, the bucket is stored as credits, which are exact but take more space.
-const RATE_ERROR_RECIPROCAL: u128 = 1_000;
-
 /// Exclusive upper bound of a hybrid limit's capacity, in credits. One hit costs 100 credits per
 /// tick of the window. Below this bound, the sum of two capacities and a refill is exact in a
 /// double.
 const HYBRID_CAPACITY_BOUND: u64 = 1 << 51;
-
-/// Maximum number of entries in the sliding log or slot table of one counter. Each check scans all
-/// entries.
-pub(crate) const STORED_ENTRIES_MAX: u64 = 10_000;
 
 /// Default lease of a slot, in seconds. It is longer than most requests take, but short enough
 /// that a crashed client's slots are soon free again.
@@ -210,16 +192,8 @@ pub(crate) fn compile_bucket(
         // A bucket without capacity never refills; the interval only has to be valid.
         return Ok(bucket(Hits::ZERO, Refill::Arrival { emission: window }));
     }
-    // Debt doubles the range of the state.
-    let debt_factor = if charge.keeps_debt() { 2 } else { 1 };
-    let emission = window.0.div_ceil(hits);
-    let rounding_error = u128::from(emission) * u128::from(hits) - u128::from(window.0);
-    let (refill, burst_max) = if rounding_error * RATE_ERROR_RECIPROCAL < u128::from(window.0) {
-        let refill = Refill::Arrival { emission: Micros(emission) };
-        (refill, (ARRIVAL_TIME_BOUND / debt_factor - 1) / emission)
-    } else {
-        (Refill::Credits { hits: Hits(hits), window }, (CREDITS_BOUND / debt_factor - 1) / window.0)
-    };
+    let refill = Refill::per_window(Hits(hits), window);
+    let burst_max = refill.burst_max(charge);
     match burst {
         Some(burst) if burst > burst_max => Err(BoundsError::burst_too_large(burst, burst_max)),
         None if hits > burst_max => {

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::counter_key;
 use super::counter_key::{EntryValue, Identity};
-use super::request_override::compile_override;
+use super::request_override::{compile_override, replace_number};
 use super::tree::{Domain, KeyEntry, KeyTemplate, NameId, NodeId, Policy, Rule, SelectedLimit};
 use crate::domain::{
     Accounting, Algorithm, Bounds, Charge, Check, CounterKey, Descriptor, Entry, Hits, Holder,
@@ -38,17 +38,21 @@ pub enum DescriptorMatch<'p> {
     Unlimited(&'p Rule),
     /// Rule with limits, of which at least one is not replaced.
     Limited(&'p Rule),
-    /// Request override, as an index into [`Matches::overrides`].
+    /// Request override that counts apart, as an index into [`Matches::overrides`].
     Override(usize),
+    /// Rule whose only limit has the number of a request override, the next of
+    /// [`Matches::overrides`]. The rest of the rule applies.
+    Overridden(&'p Rule),
 }
 
 impl<'p> DescriptorMatch<'p> {
-    /// Returns the rule that matches; `None` for a request override.
+    /// Returns the rule that matches; `None` for a request override that counts apart.
     pub fn rule(&self) -> Option<&'p Rule> {
         match self {
             DescriptorMatch::Replaced(rule)
             | DescriptorMatch::Unlimited(rule)
-            | DescriptorMatch::Limited(rule) => Some(rule),
+            | DescriptorMatch::Limited(rule)
+            | DescriptorMatch::Overridden(rule) => Some(rule),
             DescriptorMatch::NoRule | DescriptorMatch::Override(_) => None,
         }
     }
@@ -148,6 +152,13 @@ impl Policy {
         if let Some(limit) = &descriptor.limit {
             let rule = self.rule_at_end(domain.root, descriptor.entries);
             let charge = override_charge(domain, rule, descriptor);
+            if let Some(rule) = rule
+                && let [LimitSpec { limit: own, tiers: None, .. }] = &*rule.limits
+                && let Some(changed) = replace_number(own, limit)
+            {
+                matches.overrides.push(Arc::new(Limit { charge, ..changed }));
+                return DescriptorMatch::Overridden(rule);
+            }
             matches.overrides.push(Arc::new(compile_override(&domain.name, limit, charge)));
             return DescriptorMatch::Override(matches.overrides.len() - 1);
         }
@@ -201,6 +212,7 @@ impl Policy {
         checks.reserve(request.descriptors.len());
         let mut identity = Identity::default();
         let mut quotas = 0;
+        let mut overrides = matches.overrides.iter();
         for (found, descriptor) in matches.found.iter().zip(request.descriptors) {
             let start = checks.each.len();
             match found {
@@ -224,10 +236,24 @@ impl Policy {
                         self.set_holder(checks, descriptor);
                     }
                 }
-                DescriptorMatch::Override(at) => {
-                    if let (Some(limit), Some(domain)) =
-                        (matches.overrides.get(*at), matches.domain)
+                DescriptorMatch::Overridden(rule) => {
+                    if let ([spec], [template], Some(limit)) =
+                        (&*rule.limits, &*rule.key_templates, overrides.next())
                     {
+                        let (prefix, entries) = (&template.prefix, descriptor.entries);
+                        let key = self.counter_key(&mut identity, prefix, template, entries);
+                        // `match_descriptor` compiled the limit with the charge of this descriptor.
+                        let bill_limit = spec.bill_limit.as_ref().map(|_| limit);
+                        let selected = SelectedLimit { limit, bill_limit, prefix };
+                        let (limit, op) = requested_op(descriptor, selected, spec.cost);
+                        let role = role_of_rule(rule, quotas);
+                        let check = Check { key, limit, op, role, holder: None };
+                        let name = spec.name.as_deref().unwrap_or("");
+                        checks.push(check, name, self.checks_max);
+                    }
+                }
+                DescriptorMatch::Override(_) => {
+                    if let (Some(limit), Some(domain)) = (overrides.next(), matches.domain) {
                         let entries = descriptor.entries;
                         let key = self.override_key(&mut identity, domain, limit, entries);
                         // `match_descriptor` compiled the limit with the charge of this descriptor.
@@ -278,10 +304,8 @@ impl Policy {
         counter_key::hash_holder(&self.secret, text)
     }
 
-    /// Returns the counter key of a request override. If the rule that matches the entries has a
-    /// single limit with the same windows, the override shares the counter of that limit, as in
-    /// envoyproxy/ratelimit. Otherwise, overrides with the same entries share a counter if their
-    /// windows have the same length.
+    /// Returns the counter key of a request override that counts apart. Overrides with the same
+    /// entries share a counter if their windows have the same length.
     fn override_key(
         &self,
         identity: &mut Identity,
@@ -289,12 +313,6 @@ impl Policy {
         limit: &Limit,
         entries: &[Entry<'_>],
     ) -> CounterKey {
-        if let Some(rule) = self.rule_at_end(domain.root, entries)
-            && let ([spec], [template]) = (&*rule.limits, &*rule.key_templates)
-            && have_same_windows(&spec.limit, limit)
-        {
-            return self.counter_key(identity, &template.prefix, template, entries);
-        }
         let first = |key: &str| entries.iter().find(|entry| entry.key == key.as_bytes());
         let has_all = domain.hash_tag.iter().all(|key| first(key).is_some());
         let tag = (has_all && !domain.hash_tag.is_empty()).then(|| {
@@ -429,14 +447,6 @@ fn override_charge(domain: &Domain, rule: Option<&Rule>, descriptor: &Descriptor
     match charge {
         Charge::Billed if descriptor.has_hits_addend => Charge::Always,
         Charge::Admitted | Charge::Billed | Charge::Always => charge,
-    }
-}
-
-/// Returns whether both limits are fixed windows with the same length and alignment.
-fn have_same_windows(a: &Limit, b: &Limit) -> bool {
-    match (&a.algorithm, &b.algorithm) {
-        (Algorithm::FixedWindow(a), Algorithm::FixedWindow(b)) => a.window == b.window,
-        _ => false,
     }
 }
 

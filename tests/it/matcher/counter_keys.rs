@@ -132,7 +132,7 @@ fn per_is_a_set_and_its_order_does_not_split_the_counter() {
 }
 
 #[test]
-fn a_brought_limit_has_the_rules_counter_if_its_windows_are_the_same() {
+fn a_brought_limit_has_the_rules_counter_if_its_period_is_the_same() {
     let policy = policy([
         key("a").limit(5),
         key("b").with(spec(None, bucket(1, 5))),
@@ -144,10 +144,9 @@ fn a_brought_limit_has_the_rules_counter_if_its_windows_are_the_same() {
     assert_eq!(own, brought(5, Unit::Second));
     assert_ne!(own, brought(5, Unit::Minute));
     let of_bucket = [entry("b", "x")];
-    assert_ne!(
-        keys(&policy, bringing(&of_bucket, 5, Unit::Second))[0],
-        key_of(&policy, &of_bucket)
-    );
+    let of_bucket_per = |unit| keys(&policy, bringing(&of_bucket, 5, unit))[0];
+    assert_eq!(of_bucket_per(Unit::Second), key_of(&policy, &of_bucket));
+    assert_ne!(of_bucket_per(Unit::Minute), key_of(&policy, &of_bucket));
     let entries_of_list = [entry("l", "x")];
     let listed = keys(&policy, bringing(&entries_of_list, 5, Unit::Second))[0];
     assert_eq!(listed, key_of(&policy, &entries_of_list));

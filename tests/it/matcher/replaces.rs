@@ -25,7 +25,7 @@ fn outcome(policy: &Policy, keys: &[&str]) -> Vec<(char, Vec<String>)> {
                 DescriptorMatch::Replaced(_) => 'r',
                 DescriptorMatch::Unlimited(_) => 'u',
                 DescriptorMatch::Limited(_) => 'l',
-                DescriptorMatch::Override(_) => 'o',
+                DescriptorMatch::Overridden(_) | DescriptorMatch::Override(_) => 'o',
             };
             (letter, checks.names[span.clone()].iter().map(ToString::to_string).collect())
         })
@@ -133,6 +133,6 @@ fn a_limit_that_the_caller_brought_along_is_never_replaced() {
     let (one, two) = ([entry("a", "1")], [entry("b", "1")]);
     let descriptors = [bringing(&one, 3, Unit::Second), descriptor(&two)];
     let matches = policy.find(&request(&descriptors));
-    assert!(matches!(matches.found[0], DescriptorMatch::Override(0)));
+    assert!(matches!(matches.found[0], DescriptorMatch::Overridden(_)));
     assert_eq!(policy.checks(&request(&descriptors), &matches).each.len(), 1);
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::domain::{Algorithm, Hybrid, Limit, Micros, Receipt, Role};
+use tidegate::domain::{Algorithm, Hybrid, Limit, Micros, Receipt, Role, Unit};
 use tidegate::store::Store;
 
 use super::store_under_test::*;
@@ -172,6 +172,58 @@ pub async fn c14_a_call_under_a_lower_limit_cuts_no_count<B: Bench>(bench: Arc<B
         one(bench, take(key, &always(&low), 3)).await;
         let debt = if n == 2 { 0 } else { 3 };
         assert_eq!(left(bench, key, &high).await, 100 - debt, "a log owes twice its limit");
+    }
+}
+
+/// The figures in docs/POLICY.md.
+pub async fn c14_a_limit_of_the_request_takes_from_the_counter_of_the_rule<B: Bench>(
+    bench: Arc<B>,
+) {
+    let bench = &*bench;
+    let five = "algorithm: token_bucket, unit: minute, requests_per_unit: 5";
+    let [rule, four] = &overridden(five, Unit::Minute, &[4])[..] else { panic!() };
+    let key = bench.key(0);
+    one(bench, take(key, rule, 3)).await;
+    let taken = one(bench, take(key, four, 1)).await;
+    assert!(passes(&taken));
+    assert_eq!(taken.available.0, 0, "36 s of debt and 15 s of 60");
+    let refused = one(bench, take(key, rule, 1)).await;
+    assert_eq!(refused.retry_after, Some(Micros(3 * SECOND)));
+
+    for kind in ["fixed_window", "sliding_window", "sliding_log"] {
+        let hourly = format!("algorithm: {kind}, unit: hour, requests_per_unit: 100");
+        let [rule, ten] = &overridden(&hourly, Unit::Hour, &[10])[..] else { panic!() };
+        let key = bench.key(1 + kind.len() as u64);
+        one(bench, take(key, rule, 50)).await;
+        assert!(!passes(&one(bench, take(key, ten, 1)).await), "{kind}");
+        assert_eq!(left(bench, key, rule).await, 50, "{kind}");
+    }
+}
+
+/// Whoever asks last, under whatever number, every other one finds the debt that was stored.
+pub async fn c14_a_refusal_under_a_limit_of_the_request_rewrites_nothing<B: Bench>(bench: Arc<B>) {
+    let bench = &*bench;
+    let numbers = [1, 2, 3, 7, 40, 100, 1_000];
+    for (n, keys) in (0..).zip(["algorithm: token_bucket, burst: 35", "algorithm: leaky_bucket"]) {
+        let limits = overridden(
+            &format!("{keys}, unit: minute, requests_per_unit: 100"),
+            Unit::Minute,
+            &numbers,
+        );
+        for (at, taken) in (0..).zip(&limits) {
+            let key = bench.key(100 * n + at);
+            while passes(&one(bench, take(key, taken, 1)).await) {}
+            let full_at = async || one(bench, peek(key, taken)).await.reset_after;
+            let owed = full_at().await;
+            for asks in &limits[1..] {
+                let refused = one(bench, take(key, asks, taken.capacity().0)).await;
+                let cost_fits = asks.capacity() >= taken.capacity();
+                assert!(!passes(&refused) || cost_fits, "{taken:?}, {asks:?}");
+                if !passes(&refused) {
+                    assert_eq!(full_at().await, owed, "{taken:?}, {asks:?}");
+                }
+            }
+        }
     }
 }
 

@@ -49,6 +49,8 @@ macro_rules! cases {
             counter_cases: c14_a_changed_limit_meets_the_old_counter,
             counter_cases: c14_a_refund_under_a_lower_limit_gives_back_only_its_own_hits,
             counter_cases: c14_a_call_under_a_lower_limit_cuts_no_count,
+            counter_cases: c14_a_limit_of_the_request_takes_from_the_counter_of_the_rule,
+            counter_cases: c14_a_refusal_under_a_limit_of_the_request_rewrites_nothing,
             counter_cases: c14_a_refund_of_everything_empties_a_counter_above_its_limit,
             counter_cases: c15_a_clock_that_steps_back_refills_nothing_twice,
             counter_cases: c15_a_counter_from_the_far_future_does_not_freeze,

@@ -10,7 +10,7 @@ use tidegate::store::Store;
 
 use crate::support::limits;
 pub use crate::support::limits::{
-    MINUTE, SECOND, START, always, bucket, check, credits, peek, refund, sliding_log,
+    MINUTE, SECOND, START, always, bucket, check, credits, overridden, peek, refund, sliding_log,
     sliding_window, slots, take, window,
 };
 

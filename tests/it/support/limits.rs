@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use tidegate::domain::{
-    Algorithm, Bucket, Charge, Check, Concurrency, CounterKey, FixedWindow, Hits, Hybrid, Limit,
-    Micros, Op, Refill, Role, SlidingLog, SlidingWindow, Unit, Window,
+    Algorithm, Bucket, Charge, Check, Concurrency, CounterKey, Descriptor, Entry, FixedWindow,
+    Hits, Hybrid, Limit, Micros, Op, Override, Refill, Request, Role, SlidingLog, SlidingWindow,
+    Unit, Window,
 };
+use tidegate::policy::{self, Policy, Secret};
 
 use super::vectors;
 
@@ -87,6 +89,33 @@ pub fn hybrid(burst: u64, hits: u64, window_us: u64, shares: &[u32], class: usiz
         floor_percent: [0, 24, 62][class % 3],
     };
     Arc::new(vectors::limit(Algorithm::Hybrid(classes), Charge::Admitted))
+}
+
+/// The limit of a rule, written as the keys of a `rate_limit`, and the one that a request override
+/// of each of these numbers makes of it.
+pub fn overridden(rate_limit: &str, unit: Unit, numbers: &[u32]) -> Vec<Arc<Limit>> {
+    let text = format!("{{domain: d, descriptors: [{{key: k, rate_limit: {{{rate_limit}}}}}]}}");
+    let source = policy::Source { name: "test.yaml".to_owned(), text: text.into_bytes() };
+    let compiled = policy::compile(&[source], &policy::Options::default()).unwrap();
+    let policy = Policy::build(compiled.domains, Secret::default());
+    let entries = [Entry { key: b"k", value: b"a" }];
+    let limit = |requests_per_unit: &u32| {
+        let limit = Override { requests_per_unit: *requests_per_unit, unit, unit_multiplier: 1 };
+        let descriptor = Descriptor {
+            entries: &entries,
+            hits: Hits::ONE,
+            has_hits_addend: false,
+            refund: false,
+            limit: Some(limit),
+            holder: None,
+        };
+        let request = Request { domain: "d", descriptors: &[descriptor] };
+        let matches = policy.find(&request);
+        assert!(matches.found[0].rule().is_some(), "counts apart: {rate_limit}, {limit:?}");
+        Arc::clone(&matches.overrides[0])
+    };
+    let own = Arc::clone(&policy.rules()[0].limits[0].limit);
+    [own].into_iter().chain(numbers.iter().map(limit)).collect()
 }
 
 pub fn always(limit: &Arc<Limit>) -> Arc<Limit> {
