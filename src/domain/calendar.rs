@@ -25,18 +25,44 @@ pub trait CalendarWindows: Send + Sync {
     fn window_at(&self, at: Micros) -> WindowBounds;
 }
 
-/// Calendar of a rate limit: the unit of its windows, such as a month, and the time zone.
+/// Date on which the months or years of a calendar start, such as a billing date. In a month that is
+/// too short for it, the last day takes its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Anchor {
+    /// Month in which a year starts, 1 to 12; 1 for windows of other units.
+    pub month: i8,
+    /// Day of the month, 1 to 31.
+    pub day: i8,
+}
+
+impl Anchor {
+    /// First day of the month or year, the default.
+    pub const FIRST_DAY: Anchor = Anchor { month: 1, day: 1 };
+
+    /// Formats the anchor of a year as `04-01`, and that of a month as `15`.
+    pub fn format(self, unit: Unit) -> String {
+        match unit {
+            Unit::Year => format!("{:02}-{:02}", self.month, self.day),
+            _ => self.day.to_string(),
+        }
+    }
+}
+
+/// Calendar of a rate limit: the unit of its windows, such as a month, the time zone, and the date
+/// on which windows start.
 #[derive(Clone)]
 pub struct Calendar {
     unit: Unit,
+    anchor: Anchor,
     zone: Box<str>,
     windows: Arc<dyn CalendarWindows>,
 }
 
 impl Calendar {
-    /// Creates a calendar. `zone` must be the IANA name of the time zone that `windows` uses.
-    pub fn new(unit: Unit, zone: &str, windows: Arc<dyn CalendarWindows>) -> Calendar {
-        Calendar { unit, zone: zone.into(), windows }
+    /// Creates a calendar. `zone` must be the IANA name of the time zone that `windows` uses, and
+    /// `anchor` the date on which its windows start.
+    pub fn new(unit: Unit, zone: &str, anchor: Anchor, windows: Arc<dyn CalendarWindows>) -> Self {
+        Calendar { unit, anchor, zone: zone.into(), windows }
     }
 
     /// Returns the unit, which is the length of each window: day, week, month or year.
@@ -47,6 +73,12 @@ impl Calendar {
     /// Returns the IANA name of the time zone, such as `Europe/Berlin`.
     pub fn time_zone(&self) -> &str {
         &self.zone
+    }
+
+    /// Returns the date on which windows start, as in policy files (`15`, `04-01`); `None` if it is
+    /// the first day, the default.
+    pub fn anchor(&self) -> Option<String> {
+        (self.anchor != Anchor::FIRST_DAY).then(|| self.anchor.format(self.unit))
     }
 
     /// Returns the window that contains the time `at`.
@@ -65,10 +97,10 @@ impl Calendar {
     }
 }
 
-/// Compares only the unit and the time zone, because they determine the windows.
+/// Compares only the unit, the anchor, and the time zone, because they determine the windows.
 impl PartialEq for Calendar {
     fn eq(&self, other: &Self) -> bool {
-        (self.unit, &self.zone) == (other.unit, &other.zone)
+        (self.unit, self.anchor, &self.zone) == (other.unit, other.anchor, &other.zone)
     }
 }
 
@@ -76,7 +108,8 @@ impl Eq for Calendar {}
 
 impl fmt::Debug for Calendar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Calendar({} in {})", self.unit.as_str(), self.zone)
+        let from = self.anchor().map(|anchor| format!(" from {anchor}")).unwrap_or_default();
+        write!(f, "Calendar({} in {}{from})", self.unit.as_str(), self.zone)
     }
 }
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::{
-    Algorithm, Calendar, CalendarWindows, Charge, Check, CheckEvent, CounterKey, FixedWindow, Hits,
-    Limit, Micros, OnStoreFailure, Op, Outcome, Rate, Role, RuleId, Source, Unit, Window,
-    WindowBounds,
+    Algorithm, Anchor, Calendar, CalendarWindows, Charge, Check, CheckEvent, CounterKey,
+    FixedWindow, Hits, Limit, Micros, OnStoreFailure, Op, Outcome, Rate, Role, RuleId, Source,
+    Unit, Window, WindowBounds,
 };
 
 /// Length of a day in UTC.
@@ -22,7 +22,7 @@ impl CalendarWindows for UtcDays {
 
 /// Returns a calendar of days in UTC.
 pub(crate) fn utc_days() -> Calendar {
-    Calendar::new(Unit::Day, "UTC", Arc::new(UtcDays))
+    Calendar::new(Unit::Day, "UTC", Anchor::FIRST_DAY, Arc::new(UtcDays))
 }
 
 /// Returns a limit that charges admitted hits only. Responses report its rate as 1 per second.

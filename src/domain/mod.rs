@@ -28,7 +28,7 @@ mod unreadable_callers;
 
 pub use admission::Admission;
 pub use bounds::{Bounds, CALL_WORK_MAX};
-pub use calendar::{Calendar, CalendarWindows, WindowBounds};
+pub use calendar::{Anchor, Calendar, CalendarWindows, WindowBounds};
 pub use check::{Accounting, Call, Check, CounterKey, Holder, HolderToken, Op, OwnedCall, Role};
 pub use decision::{
     CheckEvent, Code, Decision, DetailedCheck, InvalidReason, LimitedBy, LossCause, LostBill,

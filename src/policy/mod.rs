@@ -21,7 +21,7 @@ mod syntax;
 mod words;
 
 pub use compile::policy_defaults::PolicyDefaults;
-pub use compile::time_zone::calendar;
+pub use compile::time_zone::{anchored_calendar, calendar, parse_anchor};
 pub use compile::{CompiledPolicy, compile, compile_resources};
 pub use diagnostic::{Diagnostic, DiagnosticKind, Diagnostics};
 pub use excerpt::Excerpt;

@@ -3,18 +3,21 @@
 //!
 //! Not here: writing the defaults into a resource (`syntax::resource`).
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value as Json};
 
 use super::{compile_resources, metadata};
 use crate::policy::diagnostic::{DiagnosticKind, Diagnostics, PathStep, Target, quoted};
-use crate::policy::lookup::patterns::Patterns;
+use crate::policy::lookup::patterns::NamePattern;
 use crate::policy::read_budget::ReadBudget;
 use crate::policy::source::{Options, Source};
 use crate::policy::syntax::document::Document;
-use crate::policy::syntax::keywords;
+use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::Reader;
 use crate::policy::syntax::resource::{
-    DOMAIN_KEYS, DescriptorFields, DomainDefaults, LIMIT_KEYS, LimitFields, ResourceWriter,
+    DOMAIN_KEYS, DefaultsEntry, DescriptorFields, DomainDefaults, LIMIT_KEYS, LimitFields,
+    ResourceWriter, unit_of_anchor,
 };
 use crate::policy::syntax::yaml::{Node, Value};
 
@@ -24,31 +27,13 @@ const DEFAULTS_ENTRIES_MAX: usize = 1_000;
 /// Defaults for domains that come from a control plane, as read from a defaults file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PolicyDefaults {
-    entries: Vec<DefaultsEntry>,
-}
-
-/// Defaults for all domains that match one name or pattern.
-#[derive(Clone, Debug, PartialEq)]
-struct DefaultsEntry {
-    /// Domain name, or a pattern in which each `*` matches zero or more characters.
-    domain: String,
-    keys: Map<String, Json>,
-}
-
-impl DefaultsEntry {
-    fn matches(&self, domain: &str) -> bool {
-        match self.domain.contains('*') {
-            true => {
-                Patterns::new(vec![self.domain.as_str()]).first_match(domain.as_bytes()).is_some()
-            }
-            false => self.domain == domain,
-        }
-    }
+    entries: Vec<Arc<DefaultsEntry>>,
 }
 
 impl PolicyDefaults {
     /// Reads a defaults file. Its `domains` list has one entry per set of defaults, each with a
-    /// domain name or pattern as `domain`.
+    /// domain name or pattern as `domain`. An entry with the path of a rule, or a pattern of paths,
+    /// as `rule` is for the limits of these rules only.
     ///
     /// # Errors
     ///
@@ -76,15 +61,12 @@ impl PolicyDefaults {
     /// Returns the defaults of a domain. Each key has the value of the first matching entry that
     /// sets it.
     pub fn for_domain(&self, domain: &str) -> DomainDefaults {
-        let mut defaults = DomainDefaults::default();
-        for entry in self.entries.iter().rev().filter(|entry| entry.matches(domain)) {
-            defaults.0.extend(entry.keys.clone());
-        }
-        defaults
+        let entries = self.entries.iter().filter(|entry| entry.domain.matches(domain));
+        DomainDefaults(entries.cloned().collect())
     }
 }
 
-fn read_entries(reader: &mut Reader<'_>, root: Node<'_>) -> Vec<DefaultsEntry> {
+fn read_entries(reader: &mut Reader<'_>, root: Node<'_>) -> Vec<Arc<DefaultsEntry>> {
     let (target, kind) = (Target::Value, DiagnosticKind::WrongType);
     let list = match root.value() {
         Value::Map(map) => map.entries().map(|(key, value)| (key.text(), value.value())).collect(),
@@ -102,7 +84,8 @@ fn read_entries(reader: &mut Reader<'_>, root: Node<'_>) -> Vec<DefaultsEntry> {
                 reader.report(target, DiagnosticKind::TooLarge, message);
                 break;
             }
-            entries.extend(reader.descend(PathStep::Index(at), |reader| read_entry(reader, node)));
+            let entry = reader.descend(PathStep::Index(at), |reader| read_entry(reader, node));
+            entries.extend(entry.map(Arc::new));
         }
     });
     entries
@@ -110,6 +93,9 @@ fn read_entries(reader: &mut Reader<'_>, root: Node<'_>) -> Vec<DefaultsEntry> {
 
 /// Top-level key of a defaults file, which contains the list of entries.
 const DOMAINS_KEY: &str = "domains";
+
+/// Key of an entry that names rules by their configured path, or a pattern of it.
+const RULE_KEY: &str = "rule";
 
 /// Reads an entry of a defaults file and reports its errors. Returns `None` if the entry has no
 /// `domain`.
@@ -120,31 +106,51 @@ fn read_entry(reader: &mut Reader<'_>, node: Node<'_>) -> Option<DefaultsEntry> 
         reader.report(Target::Value, DiagnosticKind::Missing, message);
         return None;
     };
+    let rule = match keys.remove(RULE_KEY) {
+        None => None,
+        Some(Json::String(rule)) => Some(NamePattern::new(&rule)),
+        Some(_) => {
+            let message = "`rule` must be the path of a rule, as `/rlconfig` prints it";
+            reader.report(Target::Value, DiagnosticKind::WrongType, message);
+            return None;
+        }
+    };
+    let domain_keys: &[Key] = if rule.is_none() { &DOMAIN_KEYS } else { &[] };
     for key in keys.keys() {
-        let known = DOMAIN_KEYS.iter().chain(&LIMIT_KEYS);
+        let known = domain_keys.iter().chain(&LIMIT_KEYS);
         let names: Vec<&str> = known.map(|key| key.name).collect();
         if !names.contains(&key.as_str()) {
-            let message = format!("unknown key {}; there are: {}", quoted(key), names.join(", "));
+            let place = if rule.is_some() { " in an entry with `rule`" } else { "" };
+            let message =
+                format!("unknown key {}{place}; there are: {}", quoted(key), names.join(", "));
             reader.descend(PathStep::Key(key.clone().into()), |reader| {
                 reader.report(Target::Key, DiagnosticKind::UnknownKey, message)
             });
         }
     }
-    report_invalid(reader, &keys);
-    Some(DefaultsEntry { domain, keys })
+    let (mut others, mut calendar) = (keys.clone(), keys.clone());
+    if others.contains_key(keywords::BURST.name) {
+        // Without a bucket, the burst would not be written.
+        others.entry(keywords::ALGORITHM.name).or_insert_with(|| Json::from("token_bucket"));
+    }
+    // Seconds have no calendar, so each key is written in one of the two samples.
+    report_invalid(reader, "second", others);
+    calendar.retain(|key, _| LIMIT_KEYS[2..].iter().any(|known| known.name == key));
+    if !calendar.is_empty() {
+        calendar.entry(keywords::ALIGN.name).or_insert_with(|| Json::from("calendar"));
+        let unit = calendar.get(keywords::ANCHOR.name).map_or("month", unit_of_anchor);
+        report_invalid(reader, unit, calendar);
+    }
+    Some(DefaultsEntry { domain: NamePattern::new(&domain), rule, keys })
 }
 
 /// Reports invalid values with the compiler's messages, by compiling a sample domain that has one
-/// limit and these defaults.
-fn report_invalid(reader: &mut Reader<'_>, keys: &Map<String, Json>) {
-    let limit = LimitFields { unit: Some("second"), requests_per_unit: 1, ..Default::default() };
+/// limit of this unit and these defaults.
+fn report_invalid(reader: &mut Reader<'_>, unit: &str, keys: Map<String, Json>) {
+    let limit = LimitFields { unit: Some(unit), requests_per_unit: 1, ..Default::default() };
     let sample = DescriptorFields { key: "client", limit: Some(limit), ..Default::default() };
-    let mut keys = keys.clone();
-    if keys.contains_key(keywords::BURST.name) {
-        // Without a bucket, the burst would not be written.
-        keys.entry(keywords::ALGORITHM.name).or_insert_with(|| Json::from("token_bucket"));
-    }
-    let mut writer = ResourceWriter::new("defaults", "sample", DomainDefaults(keys));
+    let entry = DefaultsEntry { domain: NamePattern::new("*"), rule: None, keys };
+    let mut writer = ResourceWriter::new("defaults", "sample", DomainDefaults(vec![entry.into()]));
     if writer.begin_descriptor(&sample) {
         writer.end_descriptor();
     }

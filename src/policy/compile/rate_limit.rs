@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::limit_context::{LimitContext, limit_id, report_bounds_error};
 use super::limit_numbers::{DEFAULT_LEASE_SECS, RawLimit};
-use super::tiers;
-use crate::domain::{Calendar, Charge, Micros, Rate, Unit};
+use super::{tiers, time_zone};
+use crate::domain::{Anchor, Calendar, Charge, Micros, Rate, Unit};
 use crate::policy::diagnostic::{DiagnosticKind, PathStep, Target, quoted, to_u32};
 use crate::policy::spec::{LimitSpec, TierMethod};
 use crate::policy::syntax::keywords::{self, Key};
@@ -26,7 +26,7 @@ pub(crate) struct RateLimit {
 }
 
 /// Keys that configure counting and therefore conflict with `unlimited`.
-const COUNTING_KEYS: [Key; 12] = [
+const COUNTING_KEYS: [Key; 13] = [
     keywords::UNIT_MULTIPLIER,
     keywords::ALGORITHM,
     keywords::BURST,
@@ -37,6 +37,7 @@ const COUNTING_KEYS: [Key; 12] = [
     keywords::PREPAY,
     keywords::ALIGN,
     keywords::TIME_ZONE,
+    keywords::ANCHOR,
     keywords::LEASE,
     keywords::TIERS,
 ];
@@ -155,6 +156,9 @@ fn read_limit<'d>(
         raw.calendar.iter().flat_map(|c| c.time_zone().bytes()).collect(),
         per.iter().flatten().flat_map(|at| at.to_be_bytes()).collect(),
     ];
+    // Only if there is one, so that limits without it keep their ids.
+    let anchor = raw.calendar.as_ref().and_then(Calendar::anchor);
+    identity.extend(anchor.map(String::into_bytes));
     identity.extend(context.path.iter().map(|part| part.clone().into_bytes()));
     let mut limit = match raw.compile(limit_id(&identity)) {
         Ok(limit) => limit,
@@ -286,7 +290,7 @@ fn report_unused_by_concurrency(reader: &mut Reader<'_>, key: &Key) -> ErrorRepo
     reader.report_key(key, DiagnosticKind::Conflict, message)
 }
 
-/// Reads `align` and `time_zone`. Returns `None` unless windows are aligned to the calendar.
+/// Reads `align`, `time_zone`, and `anchor`. Returns `None` unless windows are aligned to the calendar.
 fn read_calendar<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -296,14 +300,17 @@ fn read_calendar<'d>(
 ) -> ReadResult<Calendar> {
     let align = reader.read_word(fields, &keywords::ALIGN);
     let zone = reader.read_string(fields, &keywords::TIME_ZONE);
+    let anchor = reader.read_string(fields, &keywords::ANCHOR);
     if align? != Some(Align::Calendar) {
-        if fields.is_set(&keywords::TIME_ZONE) {
-            let message = "`time_zone` is for calendar windows; write `align: calendar` or remove \
-                           it";
-            let (key, kind) = (&keywords::TIME_ZONE, DiagnosticKind::Conflict);
-            return Err(reader.report_key(key, kind, message));
+        let mut reported = Ok(None);
+        for key in [keywords::TIME_ZONE, keywords::ANCHOR].iter().filter(|key| fields.is_set(key)) {
+            let message = format!(
+                "`{}` is for calendar windows; write `align: calendar` or remove it",
+                key.name
+            );
+            reported = Err(reader.report_key(key, DiagnosticKind::Conflict, message));
         }
-        return Ok(None);
+        return reported;
     }
     let mut conflict =
         |message: &str| Err(reader.report_key(&keywords::ALIGN, DiagnosticKind::Conflict, message));
@@ -322,8 +329,20 @@ fn read_calendar<'d>(
     if multiplier?.unwrap_or(1) != 1 {
         return conflict("calendar windows are one unit long; remove `unit_multiplier`");
     }
+    let anchor = match anchor? {
+        None => Some(Anchor::FIRST_DAY),
+        Some(text) => time_zone::parse_anchor(unit, &text),
+    };
+    let Some(anchor) = anchor else {
+        let message = match unit {
+            Unit::Month => "`anchor` of a month must be a day, 1 to 31",
+            Unit::Year => "`anchor` of a year must be a date, such as 04-01",
+            _ => "`anchor` is only allowed with `unit: month` or `unit: year`; remove it",
+        };
+        return Err(reader.report_key(&keywords::ANCHOR, DiagnosticKind::BadValue, message));
+    };
     let zone = zone?.unwrap_or_else(|| "UTC".to_owned());
-    match super::time_zone::calendar(unit, &zone) {
+    match time_zone::anchored_calendar(unit, &zone, anchor) {
         Some(calendar) => Ok(Some(calendar)),
         None => {
             let message =

@@ -41,6 +41,9 @@ const LEAKY_BUCKET_MARKER: u8 = 5;
 const HYBRID_MARKER: u8 = 6;
 const CONCURRENCY_MARKER: u8 = 7;
 const CALENDAR_MARKER: u8 = 8;
+/// Like [`CALENDAR_MARKER`], for windows that do not start on the first day of their unit. The anchor
+/// follows the time zone.
+const ANCHORED_MARKER: u8 = 9;
 
 /// Byte in an identity for an optional part that is absent.
 const ABSENT_MARKER: u8 = 0;
@@ -183,9 +186,12 @@ impl Identity {
             Algorithm::FixedWindow(fixed) => match &fixed.window {
                 Window::Epoch { length } => (FIXED_WINDOW_MARKER, Some(*length)),
                 Window::Calendar(calendar) => {
-                    self.push_byte(CALENDAR_MARKER);
+                    let anchor = calendar.anchor();
+                    let is_anchored = anchor.is_some();
+                    self.push_byte(if is_anchored { ANCHORED_MARKER } else { CALENDAR_MARKER });
                     self.push_part(calendar.unit().as_str().as_bytes());
-                    return self.push_part(calendar.time_zone().as_bytes());
+                    self.push_part(calendar.time_zone().as_bytes());
+                    return anchor.iter().for_each(|anchor| self.push_part(anchor.as_bytes()));
                 }
             },
             Algorithm::SlidingWindow(sliding) => (SLIDING_WINDOW_MARKER, Some(sliding.length)),

@@ -56,8 +56,29 @@ pub(crate) struct Patterns {
     index: Option<PatternIndex>,
 }
 
+/// Name, or a pattern of names in which each `*` matches zero or more characters.
+#[derive(Debug, PartialEq)]
+pub(crate) struct NamePattern {
+    text: String,
+    pattern: Pattern,
+}
+
+impl NamePattern {
+    pub(crate) fn new(text: &str) -> Self {
+        NamePattern { text: text.to_owned(), pattern: Pattern::new(text) }
+    }
+
+    /// Returns whether `name` is this name or matches this pattern.
+    pub(crate) fn matches(&self, name: &str) -> bool {
+        match self.text.contains('*') {
+            true => self.pattern.matches(name.as_bytes()),
+            false => self.text == name,
+        }
+    }
+}
+
 /// Pattern split at its stars: prefix, inner literals, suffix.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 struct Pattern {
     prefix: Box<[u8]>,
     inner: Box<[Box<[u8]>]>,

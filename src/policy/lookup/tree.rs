@@ -363,14 +363,18 @@ pub(crate) fn hash_with(state: &RandomState, scope: u32, bytes: &[u8]) -> u64 {
 pub(crate) fn configured_path(domain: &str, path: &[&TreeNode]) -> String {
     let mut text = String::from(domain);
     for node in path {
-        text.push('.');
-        text.push_str(&node.key);
-        match &node.value {
-            ValueSpec::Exact(value) | ValueSpec::Pattern(value) => push_value(&mut text, value),
-            ValueSpec::Any => {}
-        }
+        push_segment(&mut text, &node.key, node.value.text());
     }
     text
+}
+
+/// Appends the segment of one level to a configured path. `value` is empty if the level has none.
+pub(crate) fn push_segment(path: &mut String, key: &str, value: &str) {
+    path.push('.');
+    path.push_str(key);
+    if !value.is_empty() {
+        push_value(path, value);
+    }
 }
 
 pub(crate) fn push_value(text: &mut String, value: &str) {

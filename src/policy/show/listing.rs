@@ -10,7 +10,9 @@
 
 use std::fmt::Write as _;
 
-use crate::domain::{Algorithm, Bucket, Charge, Entry, FixedWindow, Hybrid, Limit, Window};
+use crate::domain::{
+    Algorithm, Bucket, Calendar, Charge, Entry, FixedWindow, Hybrid, Limit, Window,
+};
 use crate::policy::lookup::tree::{Policy, Rule, push_value};
 use crate::policy::spec::{LimitSpec, ValueSpec};
 use crate::policy::words::AlgorithmName;
@@ -106,8 +108,11 @@ pub(crate) fn format_limit(rule: &Rule, spec: &LimitSpec, with_name: bool) -> St
 /// Appends the algorithm and its parameters. Appends nothing for `fixed_window` without calendar
 /// windows.
 fn push_algorithm(text: &mut String, limit: &Limit) {
-    if let Some(zone) = time_zone_name(&limit.algorithm) {
-        let _ = write!(text, ", align: calendar, time_zone: {zone}");
+    if let Some(calendar) = calendar_of(&limit.algorithm) {
+        let _ = write!(text, ", align: calendar, time_zone: {}", calendar.time_zone());
+        if let Some(anchor) = calendar.anchor() {
+            let _ = write!(text, ", anchor: {anchor}");
+        }
     } else if !matches!(limit.algorithm, Algorithm::FixedWindow(_)) {
         let _ = write!(text, ", algorithm: {}", algorithm_name(&limit.algorithm));
     }
@@ -136,11 +141,11 @@ pub(crate) fn algorithm_name(algorithm: &Algorithm) -> &'static str {
     name.as_str()
 }
 
-/// Returns the time zone of calendar windows; `None` for other limits.
-pub(crate) fn time_zone_name(algorithm: &Algorithm) -> Option<&str> {
+/// Returns the calendar of a limit; `None` if its windows are not aligned to one.
+pub(crate) fn calendar_of(algorithm: &Algorithm) -> Option<&Calendar> {
     match algorithm {
         Algorithm::FixedWindow(FixedWindow { window: Window::Calendar(calendar), .. }) => {
-            Some(calendar.time_zone())
+            Some(calendar)
         }
         _ => None,
     }

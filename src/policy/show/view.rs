@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::listing::{algorithm_name, time_zone_name};
-use crate::domain::{Algorithm, Limit};
+use super::listing::{algorithm_name, calendar_of};
+use crate::domain::{Algorithm, Calendar, Limit};
 use crate::policy::lookup::tree::{KeyTemplate, Policy, Rule};
 use crate::policy::spec::{LimitSpec, TiersSpec};
 use crate::policy::words::Prepay;
@@ -58,6 +58,9 @@ pub struct LimitView<'p> {
     pub capacity: u64,
     /// IANA time zone of calendar windows; absent for other limits.
     pub time_zone: Option<&'p str>,
+    /// Date on which calendar months or years start, such as `15` or `04-01`; absent if it is the
+    /// first day, and for other limits.
+    pub anchor: Option<String>,
     /// Lease of a concurrency slot in seconds, rounded up; absent for other algorithms.
     pub lease: Option<u64>,
     /// Number of hits charged for each hit of the request.
@@ -121,6 +124,7 @@ impl Policy {
         template: &'p KeyTemplate,
     ) -> LimitView<'p> {
         let limit: &Arc<Limit> = &spec.limit;
+        let calendar = calendar_of(&limit.algorithm);
         let path = self.tree.path_to(rule.node);
         let keys = template
             .entries
@@ -133,7 +137,8 @@ impl Policy {
             unit_multiplier: limit.rate.unit_multiplier,
             algorithm: algorithm_name(&limit.algorithm),
             capacity: limit.capacity().0,
-            time_zone: time_zone_name(&limit.algorithm),
+            time_zone: calendar.map(Calendar::time_zone),
+            anchor: calendar.and_then(Calendar::anchor),
             lease: match &limit.algorithm {
                 Algorithm::Concurrency(slots) => Some(slots.lease.ceil_secs()),
                 _ => None,

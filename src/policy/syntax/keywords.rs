@@ -232,6 +232,8 @@ keys! {
         "calendar: windows are days, weeks from Monday, months or years of the time zone (default epoch).";
     TIME_ZONE: RateLimit "time_zone", ValueType::Name,
         "IANA time zone of calendar windows, such as Europe/Berlin (default UTC).";
+    ANCHOR: RateLimit "anchor", ValueType::Name,
+        "Beside `align: calendar`: the day on which a month starts, 1 to 31, or the date on which a year starts, such as 04-01 (default 1, 01-01). In a month that is too short, its last day.";
     LEASE: RateLimit "lease", number(1, WINDOW_SECONDS_MAX),
         "Seconds after which a concurrency slot that was not released becomes free (default 60).";
     TIERS: RateLimit "tiers", ValueType::Map(Level::Tiers),

@@ -3,12 +3,16 @@
 //!
 //! Not here: decoding protobuf messages (`control_plane`), the meaning of keys (`compile`).
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value as Json};
 
 use super::keywords::{self, Key};
 use super::yaml::writer::{TooDeep, TreeWriter};
 use super::yaml::{DEPTH_MAX, Tree, YamlError};
 use crate::policy::diagnostic::{DIAGNOSTICS_MAX, DiagnosticKind, Path, Span};
+use crate::policy::lookup::patterns::NamePattern;
+use crate::policy::lookup::tree::push_segment;
 
 /// Keys of a domain that a defaults file can set.
 pub(crate) const DOMAIN_KEYS: [Key; 7] = [
@@ -21,15 +25,16 @@ pub(crate) const DOMAIN_KEYS: [Key; 7] = [
     keywords::DOMAIN_HTTP,
 ];
 
-/// Keys of a limit that a defaults file can set for all limits of a domain.
-pub(crate) const LIMIT_KEYS: [Key; 2] = [keywords::ALGORITHM, keywords::BURST];
+/// Keys of a limit that a defaults file can set for all limits of a domain, or for those of the
+/// rules that an entry names.
+pub(crate) const LIMIT_KEYS: [Key; 5] =
+    [keywords::ALGORITHM, keywords::BURST, keywords::ALIGN, keywords::TIME_ZONE, keywords::ANCHOR];
 
 /// Keys of a domain that the `metadata` of its first-level descriptors can set.
 pub(crate) const DOMAIN_METADATA_KEYS: [Key; 2] = [keywords::ACCOUNTING, keywords::HASH_TAG];
 
-/// Keys of a limit that the `metadata` of its descriptor can set.
-pub(crate) const LIMIT_METADATA_KEYS: [Key; 4] =
-    [keywords::ALGORITHM, keywords::BURST, keywords::CHARGE, keywords::RULE_FAILURE];
+/// Keys of a limit that the `metadata` of its descriptor can set in addition to [`LIMIT_KEYS`].
+pub(crate) const LIMIT_METADATA_KEYS: [Key; 2] = [keywords::CHARGE, keywords::RULE_FAILURE];
 
 /// Policy of one domain, as sent by a control plane.
 #[derive(Debug)]
@@ -76,13 +81,35 @@ pub struct LimitFields<'a> {
     pub replaces: Vec<&'a str>,
 }
 
-/// Defaults of one domain, by key.
+/// Defaults of one domain: the entries of the defaults file that match it, in file order.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct DomainDefaults(pub(crate) Map<String, Json>);
+pub struct DomainDefaults(pub(crate) Vec<Arc<DefaultsEntry>>);
+
+/// Entry of a defaults file.
+#[derive(Debug, PartialEq)]
+pub(crate) struct DefaultsEntry {
+    pub(crate) domain: NamePattern,
+    /// Configured paths of the rules whose limits the entry is for; `None` if it is for all of the
+    /// domain.
+    pub(crate) rule: Option<NamePattern>,
+    pub(crate) keys: Map<String, Json>,
+}
 
 impl DomainDefaults {
-    pub(crate) fn get(&self, key: &Key) -> Option<&Json> {
-        self.0.get(key.name)
+    /// Returns the value of a key in the first entry that has the key and matches the configured
+    /// path of a rule, or the name of the domain.
+    fn get(&self, key: &Key, path: &str) -> Option<&Json> {
+        let is_for = |rule: &NamePattern| rule.matches(path);
+        let mut values = self.0.iter().filter_map(|entry| Some((entry, entry.keys.get(key.name)?)));
+        values.find(|(entry, _)| entry.rule.as_ref().is_none_or(is_for)).map(|(_, value)| value)
+    }
+}
+
+/// Returns the unit of the limits for which an `anchor` is meant: a date is that of a year.
+pub(crate) fn unit_of_anchor(anchor: &Json) -> &'static str {
+    match anchor.as_str() {
+        Some(text) if text.contains('-') => "year",
+        _ => "month",
     }
 }
 
@@ -96,6 +123,10 @@ pub struct ResourceWriter {
     domain_metadata: Map<String, Json>,
     /// Position of the next descriptor at each level, from 0, outermost level first.
     positions: Vec<usize>,
+    /// Configured path of the open descriptor, as `lookup` formats it. Starts as the domain's name.
+    path: String,
+    /// Length of `path` without the descriptor, for each open descriptor.
+    path_lengths: Vec<usize>,
     problems: Vec<YamlError>,
 }
 
@@ -108,6 +139,8 @@ impl ResourceWriter {
             defaults,
             domain_metadata: Map::new(),
             positions: vec![0],
+            path: domain.to_owned(),
+            path_lengths: Vec::new(),
             problems: Vec::new(),
         };
         // A map and a list inside it are never too deep.
@@ -136,13 +169,17 @@ impl ResourceWriter {
             self.read_domain_metadata(metadata);
         }
         let start = self.tree.position();
+        let path_length = self.path.len();
+        push_segment(&mut self.path, fields.key, fields.value);
         match self.write_descriptor(fields) {
             Ok(()) => {
                 self.positions.push(0);
+                self.path_lengths.push(path_length);
                 true
             }
             Err(TooDeep) => {
                 self.tree.rewind(start);
+                self.path.truncate(path_length);
                 let message = format!("nested more than {DEPTH_MAX} levels deep");
                 self.report(DiagnosticKind::TooLarge, message);
                 self.advance_position();
@@ -154,6 +191,7 @@ impl ResourceWriter {
     /// Ends the descriptor that was begun most recently.
     pub fn end_descriptor(&mut self) {
         self.positions.pop();
+        self.path.truncate(self.path_lengths.pop().unwrap_or_default());
         // The list of children and the descriptor.
         self.tree.end();
         self.tree.end();
@@ -172,7 +210,7 @@ impl ResourceWriter {
         self.tree.end();
         for key in &DOMAIN_KEYS {
             let value = self.domain_metadata.remove(key.name);
-            if let Some(value) = value.or_else(|| self.defaults.get(key).cloned()) {
+            if let Some(value) = value.or_else(|| self.defaults.get(key, &self.path).cloned()) {
                 self.tree.write_text(key.name);
                 // A list of names or the map of a body is not nested deeply.
                 let _ = self.tree.write_json(&value);
@@ -231,17 +269,15 @@ impl ResourceWriter {
             }
             self.tree.end();
         }
-        for key in &LIMIT_METADATA_KEYS {
+        for key in LIMIT_METADATA_KEYS.iter().chain(&LIMIT_KEYS) {
             self.copy_from_metadata(key, metadata)?;
         }
         for key in &LIMIT_KEYS {
             let is_set = metadata.is_some_and(|metadata| metadata.get(key.name).is_some());
-            if let Some(value) = self.defaults.get(key)
+            if let Some(value) = self.default_of_limit(key, limit, metadata)
                 && !is_set
-                && (*key != keywords::BURST || self.accepts_default_burst(limit, metadata))
                 && !limit.unlimited
             {
-                let value = value.clone();
                 self.tree.write_text(key.name);
                 self.tree.write_json(&value)?;
             }
@@ -250,13 +286,33 @@ impl ResourceWriter {
         Ok(())
     }
 
-    /// Returns whether the default `burst` applies to a limit. It applies only to a `token_bucket`
-    /// or `leaky_bucket` with a `requests_per_unit` above 0.
-    fn accepts_default_burst(&self, limit: &LimitFields<'_>, metadata: Option<&Json>) -> bool {
-        let own = metadata.and_then(|metadata| metadata.get(keywords::ALGORITHM.name));
-        let algorithm = own.or_else(|| self.defaults.get(&keywords::ALGORITHM));
-        let algorithm = algorithm.and_then(Json::as_str).unwrap_or_default();
-        limit.requests_per_unit > 0 && ["token_bucket", "leaky_bucket"].contains(&algorithm)
+    /// Returns the default of a key for a limit. Returns `None` where the key would be an error:
+    /// `burst` without a bucket or beside 0 requests, calendar windows of another algorithm or unit,
+    /// and an `anchor` of another unit.
+    fn default_of_limit(
+        &self,
+        key: &Key,
+        limit: &LimitFields<'_>,
+        metadata: Option<&Json>,
+    ) -> Option<Json> {
+        let default = |key: &Key| self.defaults.get(key, &self.path);
+        let in_force = |key: &Key| {
+            let own = metadata.and_then(|metadata| metadata.get(key.name));
+            own.or_else(|| default(key)).and_then(Json::as_str).unwrap_or_default()
+        };
+        let (value, unit) = (default(key)?, limit.unit.unwrap_or_default());
+        let algorithm = in_force(&keywords::ALGORITHM);
+        let can_align = ["", "fixed_window"].contains(&algorithm)
+            && ["day", "week", "month", "year"].contains(&unit);
+        let is_calendar = can_align && in_force(&keywords::ALIGN) == "calendar";
+        let applies = match key.name {
+            "burst" => limit.requests_per_unit > 0 && algorithm.ends_with("_bucket"),
+            "align" => can_align,
+            "time_zone" => is_calendar,
+            "anchor" => is_calendar && unit == unit_of_anchor(value),
+            _ => true,
+        };
+        applies.then(|| value.clone())
     }
 
     /// Copies a key from `metadata`, if present, to the current map. Returns [`TooDeep`] if the

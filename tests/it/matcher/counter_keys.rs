@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tidegate::domain::{Charge, Check, CounterKey, Descriptor, Entry, Unit};
 use tidegate::policy::spec::DomainSpec;
-use tidegate::policy::{Policy, Secret, key_text};
+use tidegate::policy::{Options, Policy, Secret, Source, compile, key_text};
 
 use super::checks_of;
 use crate::support::policy_specs::{
@@ -64,6 +64,26 @@ fn a_changed_number_keeps_the_counter() {
     assert_eq!(with(window(5, Unit::Hour)), with(window(500, Unit::Hour)));
     assert_eq!(with(bucket(5, 10)), with(bucket(50, 7)));
     assert_ne!(with(window(5, Unit::Second)), with(bucket(5, 5)), "another algorithm");
+}
+
+#[test]
+fn a_changed_anchor_starts_the_counter_anew_and_the_default_keeps_it() {
+    let with = |unit: &str, anchor: &str| {
+        let text = format!(
+            "domain: d\ndescriptors:\n- key: a\n  rate_limit: {{unit: {unit}, requests_per_unit: 5, \
+             align: calendar{anchor}}}\n"
+        );
+        let source = Source { name: "p.yaml".to_owned(), text: text.into_bytes() };
+        let compiled = compile(&[source], &Options::default()).unwrap();
+        key_of(&Policy::build(compiled.domains, Secret::default()), &[entry("a", "x")])
+    };
+    let (month, year) = (with("month", ""), with("year", ""));
+    assert_eq!(month, with("month", ", anchor: 1"));
+    assert_eq!(year, with("year", ", anchor: 01-01"));
+    let anchored = [with("month", ", anchor: 15"), with("month", ", anchor: 31")];
+    let years = [with("year", ", anchor: 04-01"), with("year", ", anchor: 01-31")];
+    let all: HashSet<CounterKey> = anchored.into_iter().chain(years).chain([month, year]).collect();
+    assert_eq!(all.len(), 6);
 }
 
 #[test]

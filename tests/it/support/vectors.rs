@@ -38,8 +38,9 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use tidegate::domain::{
-    Algorithm, Bucket, Charge, Concurrency, FixedWindow, Hits, Holder, Hybrid, Limit, Micros,
-    OnStoreFailure, Outcome, Rate, Refill, SlidingLog, SlidingWindow, Unit, Verdict, Window,
+    Algorithm, Anchor, Bucket, Charge, Concurrency, FixedWindow, Hits, Holder, Hybrid, Limit,
+    Micros, OnStoreFailure, Outcome, Rate, Refill, SlidingLog, SlidingWindow, Unit, Verdict,
+    Window,
 };
 
 /// A named sequence of steps on one counter.
@@ -200,6 +201,8 @@ struct RawCalendar {
     hits: u64,
     unit: String,
     zone: String,
+    /// As in policy files.
+    anchor: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -282,7 +285,10 @@ impl RawLimit {
                     "year" => Unit::Year,
                     other => panic!("{place}: no calendar unit: {other}"),
                 };
-                let calendar = tidegate::policy::calendar(unit, &c.zone)
+                let anchor = c.anchor.as_ref().map_or(Anchor::FIRST_DAY, |text| {
+                    tidegate::policy::parse_anchor(unit, text).unwrap()
+                });
+                let calendar = tidegate::policy::anchored_calendar(unit, &c.zone, anchor)
                     .unwrap_or_else(|| panic!("{place}: no such zone: {}", c.zone));
                 let window = Window::Calendar(calendar);
                 Algorithm::FixedWindow(FixedWindow { hits: Hits(c.hits), window })

@@ -304,6 +304,12 @@ fn no_two_algorithms_share_a_counter() {
         let windows = crate::policy::calendar(unit, zone).unwrap();
         Algorithm::FixedWindow(FixedWindow { hits: Hits(5), window: Window::Calendar(windows) })
     };
+    let anchored = |anchor: &str| {
+        let anchor = crate::policy::parse_anchor(Unit::Month, anchor).unwrap();
+        let windows = crate::policy::anchored_calendar(Unit::Month, "Europe/Berlin", anchor);
+        let window = Window::Calendar(windows.unwrap());
+        Algorithm::FixedWindow(FixedWindow { hits: Hits(5), window })
+    };
     let ((hits, length), slots) = (window(), Concurrency { slots: Hits(5), lease: Micros::SECOND });
     let all = [
         Algorithm::FixedWindow(FixedWindow { hits, window: Window::Epoch { length } }),
@@ -315,6 +321,9 @@ fn no_two_algorithms_share_a_counter() {
         calendar(Unit::Day, "Europe/Berlin"),
         calendar(Unit::Week, "Europe/Berlin"),
         calendar(Unit::Day, "Europe/Paris"),
+        anchored("1"),
+        anchored("15"),
+        anchored("31"),
     ];
     let prefixes: HashSet<_> = all
         .into_iter()
@@ -323,7 +332,7 @@ fn no_two_algorithms_share_a_counter() {
             identity_prefix("d", None, None, &limit)
         })
         .collect();
-    assert_eq!(prefixes.len(), 9);
+    assert_eq!(prefixes.len(), 12);
 }
 
 #[test]
