@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::listing::{algorithm_name, time_zone_name};
+use super::listing::{algorithm_name, format_soft_limit, time_zone_name};
 use crate::domain::{Algorithm, Limit};
 use crate::policy::lookup::tree::{KeyTemplate, Policy, Rule};
 use crate::policy::spec::{LimitSpec, TiersSpec};
@@ -70,6 +70,8 @@ pub struct LimitView<'p> {
     pub on_store_failure: &'static str,
     /// Keys of the entries that the counter key contains. If empty, all requests share one counter.
     pub counter_of: Vec<&'p str>,
+    /// `mark` and `log_near` as text; absent for a limit without both.
+    pub mark: Option<String>,
     /// Consumer classes; absent for a limit without `tiers`.
     pub tiers: Option<TiersView<'p>>,
 }
@@ -143,6 +145,7 @@ impl Policy {
             prepay: if limit.prepay { Prepay::Auto } else { Prepay::Off }.as_str(),
             on_store_failure: limit.on_store_failure.as_str(),
             counter_of: keys.collect(),
+            mark: spec.soft.as_deref().map(format_soft_limit),
             tiers: spec.tiers.as_deref().map(tiers_view),
         }
     }
