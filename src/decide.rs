@@ -12,6 +12,7 @@ mod inspect_counters;
 mod limited_by;
 mod observe;
 mod quota_roles;
+mod soft_limits;
 mod status;
 
 pub use dry_run::{DryRun, DryRunLimit};
@@ -28,7 +29,7 @@ use crate::decide::generated_holder::{GeneratedHolder, HolderGenerator};
 use crate::decide::quota_roles::QuotaGroups;
 use crate::domain::{
     Accounting, Admission, Algorithm, Answer, Answers, CALL_WORK_MAX, Call, Check, Code, Decision,
-    Micros, Observer, Op, Request, Role, Source,
+    Micros, NearEvent, Observer, Op, Request, Role, Source,
 };
 use crate::policy::{Checks, Matches, Policy};
 use crate::store::Store;
@@ -165,6 +166,11 @@ impl<S: Store, O: Observer> Decider<S, O> {
             let holder = holder.filter(|holder| holder.acquired_slot(&checks.each, &answers.each));
             decision.slot = holder.map(|holder| holder.token);
         }
+        if policy.has_soft_limits {
+            let on_near = |event: &NearEvent<'_>| self.observer.on_near(event);
+            decision.marks =
+                soft_limits::find_marks(&decision, request, &matches, &checks, &answers, on_near);
+        }
         self.notify(policy, request, &matches, &checks, &answers, &decision);
         Ok(decision)
     }
@@ -265,6 +271,7 @@ fn combine<'p>(
         shadowed,
         domain_known: matches.has_domain(),
         slot: None,
+        marks: Vec::new(),
     })
 }
 

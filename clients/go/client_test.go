@@ -40,6 +40,24 @@ func TestTheSixthOfFiveIsRejectedWithTheTimeToWait(t *testing.T) {
 	outcome(t, client.Check(t.Context(), ask("user", "ben")), Allowed)
 }
 
+func TestACallNearASoftLimitAndOverItPassesWithMarks(t *testing.T) {
+	client := serve(t).client(t)
+	for _, expected := range []string{"near", "over", "over"} {
+		decision := client.Check(t.Context(), ask("soft", "ann"))
+		outcome(t, decision, Allowed)
+		if decision.Marks.Get("x-quota") != expected {
+			t.Errorf("%v, expected %s", decision.Marks, expected)
+		}
+	}
+	both := ask("soft", "ann")
+	both.Descriptors = append(both.Descriptors, ask("banned", "ann").Descriptors...)
+	decision := client.Check(t.Context(), both)
+	outcome(t, decision, Rejected)
+	if decision.Marks != nil {
+		t.Error(decision.Marks)
+	}
+}
+
 func TestADateIsReadLikeSeconds(t *testing.T) {
 	client := serve(t, "--retry-after", "date").client(t)
 	all := ask("user", "ann")

@@ -104,6 +104,9 @@ type Decision struct {
 	HasRetryAfter bool
 	// Header is for the response, such as Retry-After.
 	Header http.Header
+	// Marks are headers for the service behind this one, near a limit and over it (mark in the policy); nil if there are
+	// none. Set them, rather than add them, on its request: clients can send headers of the same names.
+	Marks http.Header
 	// Body is for the response to a rejected request; empty if the policy has none.
 	Body []byte
 }
@@ -115,22 +118,38 @@ func decide(given *response, now time.Time) Decision {
 	if rejected {
 		decision.Outcome, decision.Passes, decision.Body = Rejected, false, given.body
 	}
-	for _, header := range given.headers[:min(len(given.headers), headersMax)] {
-		name := strings.ToLower(header.name)
-		if len(header.value) > headerBytesMax || !isHeaderName(name) || !isHeaderValue(header.value) {
-			continue
-		}
+	for _, header := range validHeaders(given.headers) {
 		// Envoy takes the type of a body from here, which only a rejection has.
-		noBody := name == "content-type" && !rejected
-		if noBody || slices.Contains(forbidden, name) || strings.HasPrefix(name, "grpc-") {
+		if header.name == "content-type" && !rejected {
 			continue
 		}
-		if rejected && name == "retry-after" && !decision.HasRetryAfter {
+		if rejected && header.name == "retry-after" && !decision.HasRetryAfter {
 			decision.RetryAfter, decision.HasRetryAfter = retryAfter(header.value, now)
 		}
-		decision.Header.Add(name, header.value)
+		decision.Header.Add(header.name, header.value)
+	}
+	for _, mark := range validHeaders(given.marks) {
+		if decision.Marks == nil {
+			decision.Marks = http.Header{}
+		}
+		decision.Marks.Set(mark.name, mark.value)
 	}
 	return decision
+}
+
+// validHeaders returns the first headers of a response, with names in lower case, without those that are too long,
+// invalid, or of the connection.
+func validHeaders(given []header) []header {
+	var valid []header
+	for _, header := range given[:min(len(given), headersMax)] {
+		header.name = strings.ToLower(header.name)
+		if len(header.value) > headerBytesMax || !isHeaderName(header.name) || !isHeaderValue(header.value) ||
+			slices.Contains(forbidden, header.name) || strings.HasPrefix(header.name, "grpc-") {
+			continue
+		}
+		valid = append(valid, header)
+	}
+	return valid
 }
 
 // retryAfter reads Retry-After: seconds, or a date of HTTP. A date in the past is 0.

@@ -29,7 +29,9 @@ type header struct{ name, value string }
 type response struct {
 	code    uint64
 	headers []header
-	body    []byte
+	// marks are the headers for the upstream.
+	marks []header
+	body  []byte
 }
 
 // codec passes encoded requests on, and decodes responses.
@@ -61,23 +63,30 @@ func (into *response) decode(data []byte) error {
 		case 1:
 			into.code = varint
 		case 3:
-			var found header
-			into.headers = append(into.headers, found)
-			last := &into.headers[len(into.headers)-1]
-			return eachField(content, func(number protowire.Number, _ uint64, content []byte) error {
-				switch number {
-				case 1:
-					last.name = string(content)
-				case 2:
-					last.value = string(content)
-				}
-				return nil
-			})
+			return appendHeader(&into.headers, content)
+		case 4:
+			return appendHeader(&into.marks, content)
 		case 5:
 			into.body = append([]byte(nil), content...)
 		}
 		return nil
 	})
+}
+
+// appendHeader appends an encoded HeaderValue.
+func appendHeader(headers *[]header, data []byte) error {
+	var found header
+	err := eachField(data, func(number protowire.Number, _ uint64, content []byte) error {
+		switch number {
+		case 1:
+			found.name = string(content)
+		case 2:
+			found.value = string(content)
+		}
+		return nil
+	})
+	*headers = append(*headers, found)
+	return err
 }
 
 // batchResponse is a CheckResponse of tidegate.v1.Limits.

@@ -151,6 +151,29 @@ func TestRetryAfterIsReadAsInTheSharedVectors(t *testing.T) {
 	}
 }
 
+func TestMarksAreThoseOfTheSharedVectors(t *testing.T) {
+	var cases []struct{ Given, Marks [][2]string }
+	read(t, "marks.json", &cases)
+	if len(cases) < 4 {
+		t.Fatal("vectors are missing")
+	}
+	for _, it := range cases {
+		var given []header
+		for _, pair := range it.Given {
+			given = append(given, header{pair[0], pair[1]})
+		}
+		decision := decide(&response{code: 1, marks: given}, time.Now())
+		for _, pair := range it.Marks {
+			if decision.Marks.Get(pair[0]) != pair[1] {
+				t.Errorf("%v: %v", it, decision.Marks)
+			}
+		}
+		if len(decision.Marks) != len(it.Marks) {
+			t.Errorf("%v: %v", it, decision.Marks)
+		}
+	}
+}
+
 func TestALongValueIsCutAndStillCounted(t *testing.T) {
 	entries := Descriptor{Entries: []Entry{{"t", strings.Repeat("x", ValueBytesMax+1)}}}.entries("")
 	if len(entries[0].Value) != ValueBytesMax {

@@ -151,6 +151,8 @@ pub(super) fn policy_options(settings: &Settings) -> Options {
     Options {
         merge_domains: settings.merge_domain_config,
         charge: convert_charge(settings.charge),
+        // The ratio is 0 to 1.
+        near_at: (settings.near_limit_ratio * 1e6).round() as u32,
         bounds: server_config::bounds(settings),
         file_bytes_max: settings.policy_file_size,
         total_bytes_max: settings.policy_size,

@@ -225,7 +225,8 @@ impl Ask {
         for (descriptor, status) in self.descriptors.iter().zip(&response.statuses) {
             text.push_str(&format!("  {descriptor}: {}\n", format_status(status, self.hits)));
         }
-        for header in &response.response_headers_to_add {
+        let marks = &response.request_headers_to_add;
+        for header in response.response_headers_to_add.iter().chain(marks) {
             let (name, value) = (header.key.escape_debug(), header.value.escape_debug());
             text.push_str(&format!("  {name}: {value}\n"));
         }

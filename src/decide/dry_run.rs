@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::{DecideError, Decider, check_bounds, combine, is_admitted, quota_roles};
+use super::{DecideError, Decider, check_bounds, combine, is_admitted, quota_roles, soft_limits};
 use crate::domain::{
     Accounting, Answer, Check, CounterKey, Decision, Hits, Micros, Observer, Op, Outcome, Request,
     Role, Verdict,
@@ -94,7 +94,11 @@ impl<S: Store, O: Observer> Decider<S, O> {
                 outcome.available = Hits(now.0.saturating_sub(charged));
             }
         }
-        let decision = combine(&matches, &checks, &quotas, &answers, self.modes)?;
+        let mut decision = combine(&matches, &checks, &quotas, &answers, self.modes)?;
+        if policy.has_soft_limits {
+            decision.marks =
+                soft_limits::find_marks(&decision, request, &matches, &checks, &answers, |_| ());
+        }
         let limit = |at: usize| {
             let (check, answer) = (&checks.each[at], answers.each.get(at));
             let outcome = answer.and_then(Answer::outcome);

@@ -96,6 +96,15 @@ pub struct LimitedBy<'p> {
     pub precision: WaitPrecision,
 }
 
+/// Header that an admitted call carries to the upstream (`mark` in the policy).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Name of the header in lower case: a token that neither routing nor framing uses.
+    pub name: Box<str>,
+    /// Value of the header: visible ASCII characters and inner spaces.
+    pub value: Box<str>,
+}
+
 /// Decision on a rate limit request.
 #[derive(Clone, Debug)]
 pub struct Decision<'p> {
@@ -121,6 +130,8 @@ pub struct Decision<'p> {
     /// Token with which the caller can release its concurrency slots. `None` unless the request was
     /// admitted, acquired slots and named no holder.
     pub slot: Option<HolderToken>,
+    /// Headers for the upstream, at most one for each name; empty if the call was rejected.
+    pub marks: Vec<&'p Mark>,
 }
 
 /// Event for one check of a decided request, passed to [`Observer::on_check`].
@@ -260,6 +271,23 @@ pub struct RefusalEvent<'a> {
     pub shadow: bool,
 }
 
+/// Event for one check that has brought its counter near the limit, passed to [`Observer::on_near`].
+#[derive(Clone, Copy, Debug)]
+pub struct NearEvent<'a> {
+    /// Rule of the check.
+    pub rule: RuleId,
+    /// Name of the limit; empty if it has none.
+    pub limit: &'a str,
+    /// Key of the counter.
+    pub counter: CounterKey,
+    /// Descriptor entries that select the counter, as for [`RefusalEvent::entries`].
+    pub entries: &'a [Entry<'a>],
+    /// Hits that are used or held after the call.
+    pub used: Hits,
+    /// Hits that are available in an unused counter.
+    pub usable: Hits,
+}
+
 named_enum! {
     /// Reason why no limit applies to a call.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -294,6 +322,9 @@ pub trait Observer: Send + Sync + 'static {
     }
     /// Called once per refused check, including shadow checks, before [`on_check`](Self::on_check).
     fn on_refusal(&self, _: &RefusalEvent<'_>) {}
+    /// Called once per check of a limit with `log_near` that has brought its counter near the limit. May
+    /// allocate and lock, because only one call of a counter and window does so.
+    fn on_near(&self, _: &NearEvent<'_>) {}
     /// Called once for each decided request that matched no rule. May lock briefly unless the reason
     /// is [`NoLimitReason::UnlistedValue`], because only a mistake in the configuration has the
     /// others. `explain` describes what was sent and how far it matched, with hashes instead of
@@ -344,6 +375,9 @@ impl<T: Observer> Observer for Arc<T> {
     }
     fn on_refusal(&self, event: &RefusalEvent<'_>) {
         T::on_refusal(self, event);
+    }
+    fn on_near(&self, event: &NearEvent<'_>) {
+        T::on_near(self, event);
     }
     fn on_unmatched(
         &self,

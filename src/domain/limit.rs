@@ -141,6 +141,30 @@ impl Limit {
         }
     }
 
+    /// Returns the hits that are available in an unused counter: the capacity or, for a consumer
+    /// class, the part of it that is not kept from the class by a floor or by the shares of others.
+    pub fn available_when_unused(&self) -> Hits {
+        let Hits(capacity) = self.capacity();
+        match &self.algorithm {
+            Algorithm::Bucket(bucket) => {
+                Hits(capacity.saturating_sub(bucket.floor.0.saturating_sub(1)))
+            }
+            Algorithm::Hybrid(hybrid) => {
+                // In hundredths of a hit, because shares are percentages.
+                let shares: u32 = hybrid.shares.iter().sum();
+                let own = hybrid.shares.get(hybrid.class).copied().unwrap_or(0);
+                let pool = capacity.saturating_mul(100_u32.saturating_sub(shares).into());
+                let floor = pool.saturating_mul(hybrid.floor_percent.into()).div_ceil(10_000);
+                let spare = pool.saturating_sub(floor.saturating_sub(1).saturating_mul(100));
+                Hits(capacity.saturating_mul(own.into()).saturating_add(spare) / 100)
+            }
+            Algorithm::FixedWindow(_)
+            | Algorithm::SlidingWindow(_)
+            | Algorithm::SlidingLog(_)
+            | Algorithm::Concurrency(_) => Hits(capacity),
+        }
+    }
+
     /// Returns the end of the window that starts at `start`; `None` if the algorithm has no aligned
     /// windows.
     pub fn window_end(&self, start: Micros) -> Option<Micros> {

@@ -31,8 +31,9 @@ pub use bounds::{Bounds, CALL_WORK_MAX};
 pub use calendar::{Anchor, Calendar, CalendarWindows, WindowBounds};
 pub use check::{Accounting, Call, Check, CounterKey, Holder, HolderToken, Op, OwnedCall, Role};
 pub use decision::{
-    CheckEvent, Code, Decision, DetailedCheck, InvalidReason, LimitedBy, LossCause, LostBill,
-    NoLimitReason, Observer, RefusalEvent, RpcOutcome, RuleId, Status, StatusLimit, WaitPrecision,
+    CheckEvent, Code, Decision, DetailedCheck, InvalidReason, LimitedBy, LossCause, LostBill, Mark,
+    NearEvent, NoLimitReason, Observer, RefusalEvent, RpcOutcome, RuleId, Status, StatusLimit,
+    WaitPrecision,
 };
 pub use failure_kind::FailureKind;
 pub use fraction::Fraction;

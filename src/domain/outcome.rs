@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::named_enum::named_enum;
-use super::{Algorithm, Check, CounterKey, FailureKind, Hits, Limit, Micros};
+use super::{Algorithm, Check, CounterKey, FailureKind, Fraction, Hits, Limit, Micros};
 
 /// Verdict of a limit on one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,6 +229,8 @@ pub struct Answers {
     /// Reply that the store may still receive after the call's deadline. `None` if every check was
     /// answered or was not executed.
     pub late: Option<LateReply>,
+    /// Part of each limit that the local store has enforced, for the checks that it decided.
+    pub local_share: Fraction,
     /// Reason why checks are unanswered. `None` if all are answered, or the store does not tell.
     pub failure: Option<FailureKind>,
 }
@@ -236,7 +238,7 @@ pub struct Answers {
 impl Answers {
     /// Creates the answers of a store that has answered in time.
     pub fn new(each: Vec<Answer>, source: Source) -> Answers {
-        Answers { each, source, late: None, failure: None }
+        Answers { each, source, late: None, local_share: Fraction::WHOLE, failure: None }
     }
 
     /// Returns the hits that the answered checks charged to the store that all replicas share, or

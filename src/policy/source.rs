@@ -6,6 +6,7 @@
 
 use super::diagnostic::{Diagnostic, DiagnosticKind, Span, quoted};
 use super::excerpt::LineIndex;
+use super::spec::SoftLimit;
 use crate::domain::{Bounds, Charge};
 
 /// Name and content of one policy file.
@@ -25,6 +26,9 @@ pub struct Options {
     pub merge_domains: bool,
     /// Charge mode of domains and limits that do not set `charge`.
     pub charge: Charge,
+    /// Used part of a limit from which it counts as near if its `mark` has no `near_at`, in
+    /// millionths.
+    pub near_at: u32,
     /// Bounds on requests. Compilation fails if a request could need more checks than these bounds
     /// allow, and warns about paths with too many entries.
     pub bounds: Bounds,
@@ -52,6 +56,7 @@ impl Default for Options {
         Options {
             merge_domains: false,
             charge: Charge::Admitted,
+            near_at: SoftLimit::NEAR_AT_DEFAULT,
             bounds: Bounds::DEFAULT,
             file_bytes_max: FILE_BYTES_MAX,
             total_bytes_max: TOTAL_BYTES_MAX,

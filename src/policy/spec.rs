@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::domain::{Accounting, Charge, Limit, Micros, named_enum};
+use crate::domain::{Accounting, Charge, Hits, Limit, Mark, Micros, named_enum};
 
 /// Maximum length of a window: ten years of 365 days. No real limit has a longer window. In
 /// microseconds, this maximum fits into 49 bits.
@@ -133,6 +133,8 @@ pub struct LimitSpec {
     pub bill_limit: Option<Arc<Limit>>,
     /// Consumer classes, selected by the value of the path's last entry; `None` without `tiers`.
     pub tiers: Option<Arc<TiersSpec>>,
+    /// Marks of admitted calls and log line near the limit; `None` without `mark` and `log_near`.
+    pub soft: Option<Arc<SoftLimit>>,
     /// Hits charged per hit of the request; at least 1. Does not apply to bills, which are hits
     /// that the caller has already used (`charge: billed`).
     pub cost: u64,
@@ -154,6 +156,30 @@ impl LimitSpec {
         let classes = self.tiers.iter().flat_map(|tiers| &tiers.classes);
         self.limit.limit_id == limit_id
             || classes.into_iter().any(|class| class.limit.limit_id == limit_id)
+    }
+}
+
+/// Compiled `mark` and `log_near`: what happens near a limit and over it, apart from rejections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SoftLimit {
+    /// Used part of the limit from which it counts as near, in millionths; at most 1,000,000.
+    pub near_at: u32,
+    /// Headers of admitted calls that leave the limit near.
+    pub near: Box<[Mark]>,
+    /// Headers of admitted calls that the limit refuses, or that leave no hits.
+    pub over: Box<[Mark]>,
+    /// Whether the call that brings a counter near its limit is logged.
+    pub log_near: bool,
+}
+
+impl SoftLimit {
+    /// Default of `near_at` in millionths: that of the setting `--near-limit-ratio`.
+    pub const NEAR_AT_DEFAULT: u32 = 800_000;
+
+    /// Returns the number of used hits from which a limit with this capacity is near, rounded up.
+    pub fn near_hits(&self, capacity: Hits) -> Hits {
+        let hits = (u128::from(capacity.0) * u128::from(self.near_at)).div_ceil(1_000_000);
+        Hits(u64::try_from(hits).unwrap_or(u64::MAX))
     }
 }
 

@@ -45,7 +45,7 @@ pub(super) type OwnOutcomes = SmallVec<[Option<Outcome>; 4]>;
 pub(super) struct Ledger<L> {
     pub(super) local: L,
     /// This replica's share of each limit.
-    shares: ReplicaLimits,
+    pub(super) shares: ReplicaLimits,
     /// Whether the counters of this replica's own charges are separate from the local counters
     /// that decide calls.
     has_separate_counters: bool,

@@ -284,7 +284,7 @@ impl<S: Store> PrepaidHits<S> {
                 check.op = Op::Take { cost: Hits(check.cost().0.saturating_add(refill.hits)) };
             }
         }
-        let Answers { each: received_each, source, late, failure } =
+        let Answers { each: received_each, source, late, local_share, failure } =
             store.apply(&Call { checks: &remaining.checks, ..*call }).await;
         let is_complete = !received_each.iter().any(is_unanswered);
         let received = self.now();
@@ -310,7 +310,7 @@ impl<S: Store> PrepaidHits<S> {
         if is_repeated || is_rejected {
             self.put_back(call, &reserved, start, &mut each);
         }
-        (!is_repeated).then_some(Answers { each, source, late, failure })
+        (!is_repeated).then_some(Answers { each, source, late, local_share, failure })
     }
 
     /// Reserves prepaid hits for each check whose counter has enough of them, and writes the

@@ -43,7 +43,7 @@ impl ReplicaLimit<'_> {
 /// the newer entry replaces the older one.
 #[derive(Debug)]
 pub(super) struct ReplicaLimits {
-    fraction: Fraction,
+    pub(super) fraction: Fraction,
     slots: Box<[ArcSwapOption<ShareEntry>]>,
 }
 

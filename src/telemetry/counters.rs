@@ -16,6 +16,7 @@ use super::calls_without_limit::{Advise, CallsWithoutLimit, NoLimitCount};
 use super::detailed_counters::DetailedCounters;
 use super::hit_counts::count_hits;
 use super::lost_bills::LostBills;
+use super::near_log::NearLog;
 use super::otlp::TraceExporter;
 use super::recent_latency::RecentLatency;
 use super::refusal_log::RefusalLog;
@@ -25,8 +26,8 @@ use super::rule_counters::{
 use super::top_rejected::{TopRefusals, ValueDisplay};
 use crate::domain::{
     CheckEvent, Code, Decision, DetailedCheck, DurationHistogram, HistogramSnapshot, InvalidReason,
-    LimitedBy, Micros, NoLimitReason, Observer, RefusalEvent, Request, RpcOutcome, RuleId, Source,
-    Trace, TraceParent, add_relaxed,
+    LimitedBy, Micros, NearEvent, NoLimitReason, Observer, RefusalEvent, Request, RpcOutcome,
+    RuleId, Source, Trace, TraceParent, add_relaxed,
 };
 
 /// Number of [`WorkerCounters`]. Each of the first 255 worker threads has its own; all other
@@ -88,6 +89,7 @@ pub struct Telemetry {
     refusal_log: RefusalLog,
     /// Log of the calls that would be rejected without shadow mode.
     shadow_log: RefusalLog,
+    near_log: NearLog,
     top_rejected: TopRefusals,
 }
 
@@ -123,6 +125,7 @@ impl Telemetry {
             recent_latency: RecentLatency::default(),
             refusal_log: RefusalLog::default(),
             shadow_log: RefusalLog::default(),
+            near_log: NearLog::default(),
         }
     }
 
@@ -137,14 +140,16 @@ impl Telemetry {
         self.trace_exporter.get()
     }
 
-    /// Logs a line if calls were rejected since the previous such line, and one if calls would have
-    /// been rejected without shadow mode. Call this about once a second.
+    /// Logs a line if calls were rejected since the previous such line, one if calls would have been
+    /// rejected without shadow mode, and up to ten on limits that are nearly used up. Call this about
+    /// once a second.
     pub fn log_refusals(&self) {
         let refused = self.sum_each(|worker| &worker.decided[1]).iter().sum();
         let rules = self.rule_tables.load();
         self.refusal_log.write(refused, &rules);
         let [shadowed] = self.sum_each(|worker| array::from_ref(&worker.would_be_rejected));
         self.shadow_log.write_shadow(shadowed, &rules);
+        self.near_log.write(&rules);
     }
 
     /// Logs a warning, at most once per process, if a limit has rejected a bill (a report of hits
@@ -344,6 +349,10 @@ impl Observer for Telemetry {
         self.top_rejected.record(refused);
     }
 
+    fn on_near(&self, event: &NearEvent<'_>) {
+        self.near_log.record(event);
+    }
+
     fn on_shadow_pass(&self, limit: Option<&LimitedBy<'_>>, source: Source) {
         let (worker, exclusive) = self.worker_counters();
         add_relaxed(&worker.would_be_rejected, 1, exclusive);
@@ -474,6 +483,7 @@ mod tests {
             shadowed,
             domain_known: true,
             slot: None,
+            marks: Vec::new(),
         };
         telemetry.on_decision(&decision(false));
         telemetry.on_decision(&decision(true));

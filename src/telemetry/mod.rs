@@ -27,6 +27,7 @@ mod hit_counts;
 mod logging;
 mod lost_bills;
 mod metric;
+mod near_log;
 pub mod otlp;
 mod otlp_metrics;
 mod prometheus;

@@ -18,11 +18,11 @@ use super::response_config::ResponseConfig;
 use super::response_headers;
 use super::response_headers::RetryWait;
 use super::{dynamic_metadata, refusal_body};
-use crate::domain::{Code, Decision, Descriptor, Micros, Status, StatusLimit, Unit};
+use crate::domain::{Code, Decision, Descriptor, Mark, Micros, Status, StatusLimit, Unit};
 use crate::policy::Policy;
 
-/// Maximum size of the optional parts of an answer, in bytes: response headers, bodies, dynamic
-/// metadata, and names of limits, over all results of a batch together. The rest of an answer has
+/// Maximum size of the optional parts of an answer, in bytes: headers, bodies, dynamic metadata, and
+/// names of limits, over all results of a batch together. The rest of an answer has
 /// at most 40 bytes for each of the 65,536 fields of the request, so an answer stays below 4 MiB,
 /// which is the largest message that gRPC clients accept by default.
 pub(crate) const ANSWER_OPTIONAL_BYTES_MAX: usize = 1024 * 1024;
@@ -80,6 +80,9 @@ impl ResponseInput<'_, '_> {
         encode_integer(OVERALL_CODE_FIELD, code_to_wire(self.decision.code), out);
         for status in statuses {
             encode_message(STATUSES_FIELD, out, |out| encode_status(status, parts, out));
+        }
+        for mark in &self.decision.marks {
+            encode_mark(mark, parts, out);
         }
         let fits = &parts.request_metadata_fits;
         let request_metadata =
@@ -221,6 +224,21 @@ fn encode_limit(shown: &StatusLimit<'_>, parts: &OptionalParts, out: &mut Vec<u8
     }
 }
 
+/// Appends a header for the upstream, a `HeaderValue`, as `request_headers_to_add`. Leaves it out if
+/// the answer has no room for it.
+fn encode_mark(mark: &Mark, parts: &OptionalParts, out: &mut Vec<u8>) {
+    let text = |field, text: &str, out: &mut Vec<u8>| {
+        encode_message(field, out, |out| out.extend_from_slice(text.as_bytes()));
+    };
+    // The tags and lengths of a name and a value of at most 255 bytes take 9 more.
+    if parts.take(mark.name.len() + mark.value.len() + 9) {
+        encode_message(REQUEST_HEADERS_FIELD, out, |out| {
+            text(1, &mark.name, out);
+            text(2, &mark.value, out);
+        });
+    }
+}
+
 /// Appends a protobuf integer field. Omits the field if the number is 0, as proto3 does.
 fn encode_integer(field: u8, number: u64, out: &mut Vec<u8>) {
     if number > 0 {
@@ -257,6 +275,8 @@ pub(super) fn encode_message(field: u8, out: &mut Vec<u8>, content: impl FnOnce(
 const OVERALL_CODE_FIELD: u8 = 1;
 /// Number of the protobuf field `RateLimitResponse.statuses`.
 const STATUSES_FIELD: u8 = 2;
+/// Number of the protobuf field `RateLimitResponse.request_headers_to_add`.
+const REQUEST_HEADERS_FIELD: u8 = 4;
 
 /// Typical length of an encoded status, in bytes. Used to reserve memory for the response.
 const TYPICAL_STATUS_BYTES: usize = 32;

@@ -36,9 +36,11 @@ impl HttpReply {
 
     /// Converts an encoded `RateLimitResponse` to the HTTP response that a proxy passes on to its
     /// client: status 200 for OK, `denied_status` for OVER_LIMIT, and headers and body as Envoy
-    /// would send them.
+    /// would send them. Headers for the upstream are among the headers.
     pub(crate) fn forward_auth(encoded: &[u8], denied_status: u16) -> Self {
-        let response = decode_response(encoded);
+        let mut response = decode_response(encoded);
+        // The proxy copies those that it is configured to copy to the client's request.
+        response.response_headers_to_add.append(&mut response.request_headers_to_add);
         let headers = collect_headers(&response, |_| true);
         let status = http_status(&response, denied_status);
         // The body of a policy is text.

@@ -35,6 +35,10 @@ descriptors:
     rate_limit: {algorithm: token_bucket, unit: second, requests_per_unit: 1, burst: 1}
   - key: banned
     rate_limit: {unit: second, requests_per_unit: 0}
+  - key: soft
+    shadow_mode: true
+    rate_limit:
+      {unit: year, requests_per_unit: 2, mark: {near: {x-quota: near}, over: {x-quota: over}, near_at: 50%}}
   - key: export
     rate_limit: {algorithm: concurrency, requests_per_unit: 1, lease: 86400}
 """

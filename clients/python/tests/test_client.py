@@ -30,6 +30,15 @@ class Decisions(TidegateCase):
         self.assertEqual(client.counters, Counters(allowed=5, rejected=1, failed=0))
         self.assertTrue((await client.check(call("user", "ben"))).passes)
 
+    async def test_a_call_near_a_soft_limit_and_over_it_passes_with_marks(self):
+        client = self.client(self.serve()[0])
+        for expected in (b"near", b"over", b"over"):
+            decision = await client.check(call("soft", "ann"))
+            self.assertEqual((decision.outcome, decision.marks), (Outcome.ALLOWED, ((b"x-quota", expected),)))
+        both = Call([Descriptor([("soft", "ann")]), Descriptor([("banned", "ann")])])
+        decision = await client.check(both)
+        self.assertEqual((decision.outcome, decision.marks), (Outcome.REJECTED, ()))
+
     async def test_a_date_is_read_like_seconds(self):
         client = self.client(self.serve("--retry-after", "date")[0])
         self.assertTrue((await client.check(call("user", "ann", 5))).passes)

@@ -84,6 +84,17 @@ class Values(unittest.TestCase):
                 now = datetime.datetime.fromtimestamp(case["now"], datetime.timezone.utc)
                 self.assertEqual(_decision.retry_after(case["value"], now), case["seconds"])
 
+    def test_marks_are_those_of_the_shared_vectors(self):
+        cases = json.loads((VECTORS / "marks.json").read_text())
+        self.assertGreaterEqual(len(cases), 4)
+        for case in cases:
+            with self.subTest(case["given"]):
+                response = _messages.RateLimitResponse(overall_code=1)
+                for key, value in case["given"]:
+                    response.request_headers_to_add.add(key=raw(key), value=raw(value))
+                decision = _decision.of_response(response, datetime.datetime.now(datetime.timezone.utc))
+                self.assertEqual(list(decision.marks), [(raw(key), raw(value)) for key, value in case["marks"]])
+
     def test_a_long_value_is_cut_and_still_counted(self):
         mapping = Mapping.from_json('{"descriptors": [{"entries": [{"key": "t", "header": "x-t"}]}]}')
         call = mapping.call("GET", b"/", [(b"x-t", b"x" * (VALUE_BYTES_MAX + 1))], None)

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use tonic::{Code, Status};
 
-use crate::messages::{CheckResult, OVER_LIMIT, RateLimitResponse};
+use crate::messages::{CheckResult, HeaderValue as Header, OVER_LIMIT, RateLimitResponse};
 
 /// Maximum number of response headers that are taken from a response.
 pub(crate) const HEADERS_MAX: usize = 32;
@@ -142,6 +142,7 @@ pub struct Decision {
     pub(crate) failure: Option<Failure>,
     pub(crate) retry_after: Option<Duration>,
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
+    pub(crate) marks: Vec<(HeaderName, HeaderValue)>,
     pub(crate) body: Bytes,
 }
 
@@ -173,6 +174,12 @@ impl Decision {
         &self.headers
     }
 
+    /// Headers for the service behind this one, near a limit and over it (`mark` in the policy). Before
+    /// adding them to a request, remove those of the same names that a client has sent.
+    pub fn marks(&self) -> &[(HeaderName, HeaderValue)] {
+        &self.marks
+    }
+
     /// Body for the response to a rejected request; empty if the policy has none.
     pub fn body(&self) -> &Bytes {
         &self.body
@@ -185,6 +192,7 @@ impl Decision {
             failure: None,
             retry_after: None,
             headers: Vec::new(),
+            marks: Vec::new(),
             body: Bytes::new(),
         }
     }
@@ -198,18 +206,9 @@ impl Decision {
     pub(crate) fn of_response(response: RateLimitResponse, now: SystemTime) -> Decision {
         let rejected = response.overall_code == OVER_LIMIT;
         let mut decision = Decision::allowed();
-        for given in response.response_headers_to_add.into_iter().take(HEADERS_MAX) {
-            if given.value.len() > HEADER_BYTES_MAX {
-                continue;
-            }
-            let (Ok(name), Ok(value)) =
-                (HeaderName::from_bytes(&given.key), HeaderValue::from_maybe_shared(given.value))
-            else {
-                continue;
-            };
+        for (name, value) in valid_headers(response.response_headers_to_add) {
             // Envoy takes the type of a body from here, which only a rejection has.
-            let no_body = name == header::CONTENT_TYPE && !rejected;
-            if no_body || FORBIDDEN.contains(&name) || name.as_str().starts_with("grpc-") {
+            if name == header::CONTENT_TYPE && !rejected {
                 continue;
             }
             if rejected && name == header::RETRY_AFTER && decision.retry_after.is_none() {
@@ -217,6 +216,7 @@ impl Decision {
             }
             decision.headers.push((name, value));
         }
+        decision.marks = valid_headers(response.request_headers_to_add).collect();
         if rejected {
             decision.outcome = Outcome::Rejected;
             decision.passes = false;
@@ -224,6 +224,18 @@ impl Decision {
         }
         decision
     }
+}
+
+/// The first headers of a response, without those that are too long, invalid, or of the connection.
+fn valid_headers(given: Vec<Header>) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
+    given.into_iter().take(HEADERS_MAX).filter_map(|given| {
+        let name = HeaderName::from_bytes(&given.key).ok()?;
+        let is_taken = given.value.len() <= HEADER_BYTES_MAX
+            && !FORBIDDEN.contains(&name)
+            && !name.as_str().starts_with("grpc-");
+        let value = HeaderValue::from_maybe_shared(given.value).ok()?;
+        is_taken.then_some((name, value))
+    })
 }
 
 /// An error with its causes. Causes that repeat what was said are left out.
@@ -254,16 +266,19 @@ fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::messages::HeaderValue as Header;
 
-    fn decided(code: i32, headers: &[(&str, &str)]) -> Decision {
-        let header = |(key, value): &(&str, &str)| Header {
+    fn header(key: &str, value: &str) -> Header {
+        Header {
             key: Bytes::copy_from_slice(key.as_bytes()),
             value: Bytes::copy_from_slice(value.as_bytes()),
-        };
+        }
+    }
+
+    fn decided(code: i32, headers: &[(&str, &str)]) -> Decision {
         let response = RateLimitResponse {
             overall_code: code,
-            response_headers_to_add: headers.iter().map(header).collect(),
+            response_headers_to_add: headers.iter().map(|(key, value)| header(key, value)).collect(),
+            request_headers_to_add: Vec::new(),
             raw_body: Bytes::from_static(b"slow down"),
         };
         Decision::of_response(response, SystemTime::UNIX_EPOCH)
@@ -279,6 +294,26 @@ mod tests {
             let now = SystemTime::UNIX_EPOCH + Duration::from_secs(case["now"].as_u64().unwrap());
             let wait = retry_after(case["value"].as_str().unwrap(), now);
             assert_eq!(wait.map(|it| it.as_secs()), case["seconds"].as_u64(), "{case}");
+        }
+    }
+
+    #[test]
+    fn marks_are_those_of_the_shared_vectors() {
+        let text = include_str!("../../vectors/marks.json");
+        let cases: Vec<serde_json::Value> = serde_json::from_str(text).unwrap();
+        assert!(cases.len() >= 4);
+        for case in cases {
+            let pairs = |key: &str| {
+                let pairs: Vec<(String, String)> = serde_json::from_value(case[key].clone()).unwrap();
+                pairs
+            };
+            let given = pairs("given").iter().map(|(key, value)| header(key, value)).collect();
+            let response = RateLimitResponse { request_headers_to_add: given, ..Default::default() };
+            let decision = Decision::of_response(response, SystemTime::UNIX_EPOCH);
+            let text = |(name, value): &(HeaderName, HeaderValue)| {
+                (name.to_string(), value.to_str().unwrap().to_owned())
+            };
+            assert_eq!(decision.marks().iter().map(text).collect::<Vec<_>>(), pairs("marks"));
         }
     }
 

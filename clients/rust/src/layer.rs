@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{self, HeaderValue};
+use http::header::{self, HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode};
 use tower_layer::Layer;
 use tower_service::Service;
@@ -64,9 +64,16 @@ pub struct Admission {
     client: Client,
     call: Arc<Call>,
     outcome: Outcome,
+    marks: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Admission {
+    /// [`Decision::marks`](crate::Decision::marks) of the decision.
+    pub fn marks(&self) -> &[(HeaderName, HeaderValue)] {
+        &self.marks
+    }
+
+
     /// [`Outcome::Allowed`], or [`Outcome::Failed`] if the client lets requests pass on failure.
     pub fn outcome(&self) -> Outcome {
         self.outcome
@@ -118,8 +125,8 @@ where
             if !decision.passes() {
                 return Ok(rejection(decision, is_grpc));
             }
-            let outcome = decision.outcome();
-            request.extensions_mut().insert(Admission { client, call, outcome });
+            let (outcome, marks) = (decision.outcome(), decision.marks);
+            request.extensions_mut().insert(Admission { client, call, outcome, marks });
             let mut response = inner.call(request).await?;
             for (name, value) in decision.headers {
                 response.headers_mut().append(name, value);

@@ -49,6 +49,8 @@ pub(crate) struct RateLimitResponse {
     pub(crate) overall_code: i32,
     #[prost(message, repeated, tag = "3")]
     pub(crate) response_headers_to_add: Vec<HeaderValue>,
+    #[prost(message, repeated, tag = "4")]
+    pub(crate) request_headers_to_add: Vec<HeaderValue>,
     #[prost(bytes = "bytes", tag = "5")]
     pub(crate) raw_body: Bytes,
 }

@@ -18,6 +18,8 @@ pub(crate) struct LimitDefaults<'a> {
     pub(crate) on_store_failure: OnStoreFailure,
     /// Charge mode for limits without their own `charge`.
     pub(crate) charge: Charge,
+    /// `near_at` of a `mark` that has none, in millionths.
+    pub(crate) near_at: u32,
     /// Nodes and bytes that the whole policy may still use.
     pub(crate) budget: &'a ReadBudget,
 }

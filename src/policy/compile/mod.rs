@@ -15,6 +15,7 @@ pub(crate) mod metadata;
 pub(crate) mod policy_defaults;
 pub(crate) mod quota_group;
 pub(crate) mod rate_limit;
+pub(crate) mod soft_limit;
 pub(crate) mod tiers;
 pub(crate) mod time_zone;
 mod unmatched_values;
@@ -220,7 +221,8 @@ fn compile_files(
         });
         let charge = charge.unwrap_or(options.charge);
         let on_store_failure = on_store_failure.unwrap_or_default();
-        let defaults = LimitDefaults { domain: &name, on_store_failure, charge, budget };
+        let near_at = options.near_at;
+        let defaults = LimitDefaults { domain: &name, on_store_failure, charge, near_at, budget };
         let (nodes, origins) = merge_nodes(&mut files, &group, defaults);
         let spec = DomainSpec {
             quota_group: quota_group::group_keys_or_default(&name, quota_group),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::limit_context::{LimitContext, limit_id, report_bounds_error};
 use super::limit_numbers::{DEFAULT_LEASE_SECS, RawLimit};
-use super::{tiers, time_zone};
+use super::{soft_limit, tiers, time_zone};
 use crate::domain::{Anchor, Calendar, Charge, Micros, Rate, Unit};
 use crate::policy::diagnostic::{DiagnosticKind, PathStep, Target, quoted, to_u32};
 use crate::policy::spec::{LimitSpec, TierMethod};
@@ -26,7 +26,7 @@ pub(crate) struct RateLimit {
 }
 
 /// Keys that configure counting and therefore conflict with `unlimited`.
-const COUNTING_KEYS: [Key; 13] = [
+const COUNTING_KEYS: [Key; 15] = [
     keywords::UNIT_MULTIPLIER,
     keywords::ALGORITHM,
     keywords::BURST,
@@ -39,6 +39,8 @@ const COUNTING_KEYS: [Key; 13] = [
     keywords::TIME_ZONE,
     keywords::ANCHOR,
     keywords::LEASE,
+    keywords::MARK,
+    keywords::LOG_NEAR,
     keywords::TIERS,
 ];
 
@@ -146,7 +148,8 @@ fn read_limit<'d>(
     let per = read_per(reader, fields, context);
     let raw = read_raw_limit(reader, fields, context);
     let prepay = read_prepay(reader, fields, raw.as_ref().ok());
-    let (raw, per) = (raw?, per?);
+    let soft = soft_limit::read(reader, fields, context.defaults.near_at);
+    let (raw, per, soft) = (raw?, per?, soft?);
     let window = raw.rate.window().0.to_be_bytes();
     let mut identity: Vec<Vec<u8>> = vec![
         context.defaults.domain.into(),
@@ -176,6 +179,7 @@ fn read_limit<'d>(
         bill_limit: limit.bill_limit().map(Arc::new),
         limit: Arc::new(limit),
         tiers: tiers.map(Arc::new),
+        soft: soft.map(Arc::new),
         cost: raw.cost,
     })
 }

@@ -46,7 +46,9 @@ impl Policy {
         let mut replaced: Vec<(Box<str>, NameId)> = builder.replaced_names.into_iter().collect();
         replaced.sort_unstable_by_key(|(_, id)| id.0);
         let replaced_names = replaced.into_iter().map(|(name, _)| name).collect();
+        let mut limits = builder.rules.iter().flat_map(|rule| rule.limits.iter());
         Policy {
+            has_soft_limits: limits.any(|limit| limit.soft.is_some()),
             rules: builder.rules,
             first_rule_id: first.0,
             tree: Arc::new(builder.tree),

@@ -148,6 +148,7 @@ impl Policy {
             secret: self.secret.clone(),
             replaced_names: self.replaced_names.clone(),
             checks_max: self.checks_max,
+            has_soft_limits: self.has_soft_limits,
         }
     }
 

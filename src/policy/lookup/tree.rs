@@ -35,6 +35,8 @@ pub struct Policy {
     pub(crate) replaced_names: Vec<Box<str>>,
     /// Maximum number of checks per call.
     pub(crate) checks_max: usize,
+    /// Whether any limit has `mark` or `log_near`.
+    pub(crate) has_soft_limits: bool,
 }
 
 /// Rule that applies to a descriptor whose last entry matches the rule's tree node.

@@ -14,7 +14,7 @@ use crate::domain::{
     Algorithm, Bucket, Calendar, Charge, Entry, FixedWindow, Hybrid, Limit, Window,
 };
 use crate::policy::lookup::tree::{Policy, Rule, push_value};
-use crate::policy::spec::{LimitSpec, ValueSpec};
+use crate::policy::spec::{LimitSpec, SoftLimit, ValueSpec};
 use crate::policy::words::AlgorithmName;
 
 impl Policy {
@@ -102,6 +102,21 @@ pub(crate) fn format_limit(rule: &Rule, spec: &LimitSpec, with_name: bool) -> St
     if limit.prepay {
         text.push_str(", prepay: auto");
     }
+    if let Some(soft) = &spec.soft {
+        text.push_str(", mark: ");
+        text.push_str(&format_soft_limit(soft));
+    }
+    text
+}
+
+/// Formats `mark` and `log_near`, such as `near at 80%: x-quota: near, over: x-quota: over, logged`.
+pub(crate) fn format_soft_limit(soft: &SoftLimit) -> String {
+    let mut text = format!("near at {}%", f64::from(soft.near_at) / 1e4);
+    let near = soft.near.iter().map(|mark| (": ", mark));
+    for (sign, mark) in near.chain(soft.over.iter().map(|mark| (", over: ", mark))) {
+        text.push_str(&[sign, &mark.name, ": ", &mark.value].concat());
+    }
+    text.push_str(if soft.log_near { ", logged" } else { "" });
     text
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::listing::{algorithm_name, calendar_of};
+use super::listing::{algorithm_name, calendar_of, format_soft_limit};
 use crate::domain::{Algorithm, Calendar, Limit};
 use crate::policy::lookup::tree::{KeyTemplate, Policy, Rule};
 use crate::policy::spec::{LimitSpec, TiersSpec};
@@ -73,6 +73,8 @@ pub struct LimitView<'p> {
     pub on_store_failure: &'static str,
     /// Keys of the entries that the counter key contains. If empty, all requests share one counter.
     pub counter_of: Vec<&'p str>,
+    /// `mark` and `log_near` as text; absent for a limit without both.
+    pub mark: Option<String>,
     /// Consumer classes; absent for a limit without `tiers`.
     pub tiers: Option<TiersView<'p>>,
 }
@@ -148,6 +150,7 @@ impl Policy {
             prepay: if limit.prepay { Prepay::Auto } else { Prepay::Off }.as_str(),
             on_store_failure: limit.on_store_failure.as_str(),
             counter_of: keys.collect(),
+            mark: spec.soft.as_deref().map(format_soft_limit),
             tiers: spec.tiers.as_deref().map(tiers_view),
         }
     }

@@ -17,6 +17,7 @@ named_enum! {
         Descriptor => "descriptor",
         RateLimit => "rate_limit",
         Replaces => "replaces",
+        Mark => "mark",
         Tiers => "tiers",
         Class => "class",
         Body => "body",
@@ -34,6 +35,7 @@ impl Level {
             Level::Descriptor => "the descriptor",
             Level::RateLimit => "`rate_limit`",
             Level::Replaces => "an entry of `replaces`",
+            Level::Mark => "`mark`",
             Level::Tiers => "`tiers`",
             Level::Class => "a class of `tiers`",
             Level::Body => "`body`",
@@ -236,11 +238,22 @@ keys! {
         "Beside `align: calendar`: the day on which a month starts, 1 to 31, or the date on which a year starts, such as 04-01 (default 1, 01-01). In a month that is too short, its last day.";
     LEASE: RateLimit "lease", number(1, WINDOW_SECONDS_MAX),
         "Seconds after which a concurrency slot that was not released becomes free (default 60).";
+    MARK: RateLimit "mark", ValueType::Map(Level::Mark),
+        "Headers that admitted calls carry to the upstream near the limit and over it.";
+    LOG_NEAR: RateLimit "log_near", ValueType::Bool,
+        "Log a line when a call brings a counter near its limit, up to `near_at` of `mark`.";
     TIERS: RateLimit "tiers", ValueType::Map(Level::Tiers),
         "Consumer classes: the value of the descriptor's key is the class.";
 
     REPLACED_NAME: Replaces "name" (required), ValueType::Name,
         "Name of the limit to drop.";
+
+    NEAR: Mark "near", ValueType::AnyMap,
+        "Headers of calls after which at least `near_at` of the limit is used, at most 8.";
+    OVER: Mark "over", ValueType::AnyMap,
+        "Headers of calls that this limit refuses, but that pass, and of calls that leave no hit, at most 8.";
+    NEAR_AT: Mark "near_at", ValueType::Percent,
+        "Used part of the limit from which calls are near it (default: the setting --near-limit-ratio).";
 
     METHOD: Tiers "method" (required), one_of::<TierMethod>(),
         "How classes divide the bucket: floors in one bucket, a bucket each, or shares and a common pool.";

@@ -191,6 +191,20 @@ impl<'d> Reader<'d> {
         mut read: impl FnMut(&mut Self, &'d str, &Fields<'d>) -> Result<T, ErrorReported>,
     ) -> ReadResult<Vec<T>> {
         let ValueType::MapOf(level) = key.value_type else { return Ok(None) };
+        self.for_each_entry(fields, key, |reader, name, value| {
+            let fields = reader.check_map(level, value)?;
+            read(reader, name, &fields)
+        })
+    }
+
+    /// Reads a map of names by calling `read` with the name and the value of each entry. Fails after
+    /// the last one if any failed. Returns `None` if the key is absent.
+    pub(crate) fn for_each_entry<T>(
+        &mut self,
+        fields: &Fields<'d>,
+        key: &Key,
+        mut read: impl FnMut(&mut Self, &'d str, Node<'d>) -> Result<T, ErrorReported>,
+    ) -> ReadResult<Vec<T>> {
         self.read_value(fields, key, |reader, value| {
             let Value::Map(map) = value.value() else {
                 let message =
@@ -203,8 +217,7 @@ impl<'d> Reader<'d> {
                     let message = format!("a name in `{}` must be text; quote it", key.name);
                     return Err(reader.report(Target::Key, DiagnosticKind::WrongType, message));
                 }
-                let fields = reader.check_map(level, value)?;
-                read(reader, name.text(), &fields)
+                read(reader, name.text(), value)
             });
             items.map(Some)
         })

@@ -15,10 +15,10 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use self::refusal_record::RefusalRecord;
 use self::space_saving::KeyWindows;
 use crate::domain::{Micros, RefusalEvent, RuleId};
 
+pub(super) use self::refusal_record::RefusalRecord;
 pub use self::refusal_record::ValueDisplay;
 pub(super) use self::space_saving::FrequentKeys;
 pub use self::top_report::{TopKey, TopLimit, TopReport, TopWindow};

@@ -41,14 +41,14 @@ const ELLIPSIS: &[u8] = "…".as_bytes();
 /// Fixed-size record of a rejected check, sent from the request path to the statistics of the most
 /// rejected keys.
 #[derive(Clone, Debug)]
-pub(super) struct RefusalRecord {
+pub(crate) struct RefusalRecord {
     /// Id of the rule and position of the limit within the rule; `None` for a request override.
-    pub(super) limit: Option<(RuleId, u16)>,
+    pub(crate) limit: Option<(RuleId, u16)>,
     /// Keyed hash that identifies the counter.
-    pub(super) counter: u128,
+    pub(crate) counter: u128,
     /// Whether the refusal did not reject its call, because of shadow mode or because a quota group
     /// of the call passes.
-    pub(super) shadow: bool,
+    pub(crate) shadow: bool,
     length: u8,
     is_truncated: bool,
     text: [u8; TEXT_BYTES_MAX],
@@ -56,7 +56,7 @@ pub(super) struct RefusalRecord {
 
 impl RefusalRecord {
     /// Creates a record. Called on the request path, so it does not allocate.
-    pub(super) fn new(refused: &RefusalEvent<'_>, values: ValueDisplay) -> RefusalRecord {
+    pub(crate) fn new(refused: &RefusalEvent<'_>, values: ValueDisplay) -> RefusalRecord {
         let limit =
             refused.rule.map(|rule| (rule, u16::try_from(refused.limit).unwrap_or(u16::MAX)));
         let (counter, shadow) = (refused.counter.identity, refused.shadow);
@@ -112,7 +112,7 @@ impl RefusalRecord {
 
     /// Returns the record's descriptor entries as text, with invalid UTF-8 and control characters
     /// escaped.
-    pub(super) fn display(&self) -> String {
+    pub(crate) fn display(&self) -> String {
         // Escaping can expand one byte to six characters.
         escaped_prefix(&self.text[..usize::from(self.length)], DISPLAY_BYTES_MAX)
     }

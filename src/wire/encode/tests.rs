@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::domain::{
-    Accounting, Bounds, Charge, Hits, HolderToken, Limit, LimitedBy, OnStoreFailure, Rate, RuleId,
-    Source, WaitPrecision, fixtures::fixed_window,
+    Accounting, Bounds, Charge, Hits, HolderToken, Limit, LimitedBy, Mark, OnStoreFailure, Rate,
+    RuleId, Source, WaitPrecision, fixtures::fixed_window,
 };
 use crate::policy::spec::{DomainSpec, LimitSpec, NodeSpec, RejectionBody, RuleSpec, ValueSpec};
 use crate::policy::{Policy, Secret};
@@ -103,6 +103,7 @@ fn decision(statuses: Vec<Status<'static>>) -> Decision<'static> {
         shadowed: false,
         domain_known: true,
         slot: None,
+        marks: Vec::new(),
     }
 }
 
@@ -518,6 +519,25 @@ fn a_call_that_only_global_shadow_mode_admits_gets_no_part_of_a_rejection() {
 }
 
 #[test]
+fn marks_are_headers_for_the_upstream_and_left_out_without_room() {
+    let mark = |name: &str, value: &str| Mark { name: name.into(), value: value.into() };
+    let (short, long) = (mark("x-quota", "near"), mark("x-notice", &"n".repeat(200)));
+    let marked = Decision { marks: vec![&short, &long], ..decision(vec![ok_status(5, 1, 1)]) };
+    let headers = |parts: &OptionalParts| {
+        let answer = encode_within(parts, ResponseSettings::default(), &marked, vec![], 0);
+        assert_eq!(answer.statuses.len(), 1);
+        let headers = answer.request_headers_to_add.into_iter();
+        headers.map(|header| (header.key, header.value)).collect::<Vec<_>>()
+    };
+    let text = |mark: &Mark| (mark.name.to_string(), mark.value.to_string());
+    assert_eq!(headers(&OptionalParts::new()), [text(&short), text(&long)]);
+    let parts = OptionalParts::new();
+    // For the limit's name and the first mark.
+    parts.bytes_left.store("per-ip".len() + 20, Ordering::Relaxed);
+    assert_eq!(headers(&parts), [text(&short)]);
+}
+
+#[test]
 fn unavailable_body_is_sent_only_for_denials_without_the_store() {
     let error = |source, limits: &[(Option<&str>, OnStoreFailure)]| {
         let limit = |(name, on_store_failure): &(Option<&str>, OnStoreFailure)| LimitSpec {
@@ -530,6 +550,7 @@ fn unavailable_body_is_sent_only_for_denials_without_the_store() {
             }),
             bill_limit: None,
             tiers: None,
+            soft: None,
             cost: 1,
         };
         let limits = limits.iter().map(limit).collect();

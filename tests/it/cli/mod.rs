@@ -19,5 +19,6 @@ mod redis_misconfigured;
 mod redis_start;
 mod settings;
 mod shutdown;
+mod soft_limits;
 mod subcommands;
 mod tls_settings;

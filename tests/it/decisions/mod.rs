@@ -22,6 +22,7 @@ mod rejecting_limit;
 mod request_override;
 mod retry_after;
 mod separate_counters;
+mod soft_limits;
 mod test_decider;
 mod window_edge;
 mod work_bound;

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use tidegate::decide::{DecideError, Decider, DryRun, GlobalModes};
 use tidegate::domain::{
-    CheckEvent, Code, Decision, Descriptor, Entry, Hits, Micros, Observer, Override, RefusalEvent,
-    Request, Source, WaitPrecision,
+    CheckEvent, Code, Decision, Descriptor, Entry, Hits, Micros, NearEvent, Observer, Override,
+    RefusalEvent, Request, Source, WaitPrecision,
 };
 use tidegate::policy::{self, Policy, Secret};
 use tidegate::store::memory::MemoryStore;
@@ -14,13 +14,15 @@ use tidegate::store::memory::MemoryStore;
 /// fall on a window's edge.
 pub const NOON: Micros = Micros(1_800_014_417_300_000);
 
-/// Remembers what an observer was told: checks, releases without a holder, and for each refusal the
-/// position of its limit and whether it is a shadow refusal.
+/// Remembers what an observer was told: checks, releases without a holder, for each refusal the
+/// position of its limit and whether it is a shadow refusal, and for each limit that a call brought
+/// near the values of its counter and the used hits.
 #[derive(Clone, Default)]
 pub struct RecordedEvents(
     pub Arc<Mutex<Vec<CheckEvent>>>,
     pub Arc<Mutex<u32>>,
     pub Arc<Mutex<Vec<(usize, bool)>>>,
+    pub Arc<Mutex<Vec<(String, u64)>>>,
 );
 
 impl Observer for RecordedEvents {
@@ -29,6 +31,11 @@ impl Observer for RecordedEvents {
     }
     fn on_refusal(&self, refused: &RefusalEvent<'_>) {
         self.2.lock().unwrap().push((refused.limit, refused.shadow));
+    }
+    fn on_near(&self, near: &NearEvent<'_>) {
+        let values: Vec<_> =
+            near.entries.iter().map(|entry| String::from_utf8_lossy(entry.value)).collect();
+        self.3.lock().unwrap().push((values.join(","), near.used.0));
     }
     fn release_without_holder(&self) {
         *self.1.lock().unwrap() += 1;
@@ -65,6 +72,8 @@ pub struct TestDecision {
     pub source: Source,
     pub shadowed: bool,
     pub slot: Option<String>,
+    /// Each mark as `name: value`.
+    pub marks: Vec<String>,
 }
 
 impl TestDecision {
@@ -254,5 +263,6 @@ pub fn answered(decision: &Decision<'_>) -> TestDecision {
         source: decision.source,
         shadowed: decision.shadowed,
         slot: decision.slot.as_ref().map(|slot| slot.as_str().to_owned()),
+        marks: decision.marks.iter().map(|m| format!("{}: {}", m.name, m.value)).collect(),
     }
 }

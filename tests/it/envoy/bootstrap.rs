@@ -34,6 +34,22 @@ impl Bootstrap {
         self
     }
 
+    /// Adds what a file of an example has for the connection manager, with its filters behind the rate
+    /// limit.
+    pub fn with_filters(mut self, file: &Path) -> Bootstrap {
+        for (key, value) in load(file).as_mapping().expect("a mapping") {
+            let key = key.as_str().expect("a key");
+            if key == "http_filters" {
+                let filters = self.hcm(key).as_sequence_mut().expect("a list of filters");
+                let added = value.as_sequence().expect("a list of filters").iter().cloned();
+                filters.splice(1..1, added);
+            } else {
+                set(self.hcm(""), key, value.clone());
+            }
+        }
+        self
+    }
+
     /// Replaces the descriptors that every route sends, by YAML.
     pub fn with_rate_limits(mut self, yaml: &str) -> Bootstrap {
         *self.hcm("route_config.virtual_hosts.0.rate_limits") =

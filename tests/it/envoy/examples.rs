@@ -15,7 +15,7 @@ const fn in_minutes(minutes: u64, hits: u64) -> StatedLimit {
     StatedLimit::Window { hits, seconds: minutes * 60 }
 }
 
-const EXAMPLES: [&str; 12] = [
+const EXAMPLES: [&str; 13] = [
     "api-key-else-ip",
     "failed-logins",
     "failed-logins-refunded",
@@ -26,6 +26,7 @@ const EXAMPLES: [&str; 12] = [
     "public-api",
     "roles",
     "several-at-once",
+    "soft-limit",
     "steady-and-peaks",
     "thirty-per-ten-seconds",
 ];

@@ -26,6 +26,7 @@ mod nginx_process;
 mod responses;
 mod several_limits;
 mod slow_backend;
+mod soft_limit;
 pub mod stack;
 pub mod tidegate_behind_envoy;
 mod unusual_header_values;

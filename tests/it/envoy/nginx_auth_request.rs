@@ -123,3 +123,32 @@ descriptors:
         assert_eq!(status(other), 200, "{other}");
     }
 }
+
+#[test]
+fn the_marks_of_a_soft_limit_replace_the_header_of_a_client() {
+    let marked =
+        format!("requests_per_unit: {LIMIT}, mark: {{near: {{x-quota: near}}, near_at: 50%}}}}");
+    let policy = policy().replace(&format!("requests_per_unit: {LIMIT}}}"), &marked);
+    let file = written(&policy);
+    let (backend, tidegate) = (Backend::start(), Tidegate::start(file.path(), &[]));
+    let (asked, served) = (tidegate.http.to_string(), backend.address.to_string());
+    let ours = [
+        ("127.0.0.1:8080", &*asked),
+        ("127.0.0.1:8000", &*served),
+        (
+            "auth_request_set $retry_after",
+            "auth_request_set $quota $upstream_http_x_quota; auth_request_set $retry_after",
+        ),
+        (
+            "proxy_set_header Host $host;",
+            "proxy_set_header Host $host; proxy_set_header X-Quota $quota;",
+        ),
+    ];
+    let nginx = Nginx::of("nginx-asks.conf", &[&ours[..], &PATIENT].concat());
+    let ask = || get("/").with("x-api-token", "one").with("x-quota", "free").send(nginx.address);
+    for seen in [&[][..], &["near"]] {
+        assert_eq!(ask().status, 200);
+        let values = [backend.last_values("x-quota"), backend.last_values("X-Quota")].concat();
+        assert_eq!(values, seen);
+    }
+}

@@ -64,10 +64,12 @@ impl Deref for Stack {
     }
 }
 
-/// The bootstrap with the routes of an example.
+/// The bootstrap with the routes of an example, and with its filters, if it has some.
 pub fn example(name: &str) -> Bootstrap {
-    let routes = repository(&format!("config/examples/{name}/routes.yaml"));
-    Bootstrap::shipped().with_routes(&routes)
+    let file = |name_of_file| repository(&format!("config/examples/{name}/{name_of_file}.yaml"));
+    let bootstrap = Bootstrap::shipped().with_routes(&file("routes"));
+    let filters = file("filters");
+    if filters.exists() { bootstrap.with_filters(&filters) } else { bootstrap }
 }
 
 /// A policy in a file, for as long as it is held.

@@ -43,6 +43,25 @@ async fn every_request_of_a_batch_is_decided_on_its_own() {
 }
 
 #[tokio::test]
+async fn results_of_a_batch_carry_the_marks_of_soft_limits() {
+    let policy = "domain: edge\ndescriptors: [{key: client, rate_limit: {unit: year, requests_per_unit: \
+                  2, mark: {near: {q: near}, over: {q: over}, near_at: 50%}}}]";
+    let server = Tidegate::policy(policy, &[]);
+    let mut client = client(server.port("grpc")).await;
+    let requests = vec![encoded("edge", "ann"); 3];
+    let answer = soon("a batch", client.check(CheckRequest { requests })).await.unwrap();
+    let marks = |result: &CheckResult| match result.result.as_ref().expect("a result") {
+        check_result::Result::Response(response) => {
+            let marks = response.request_headers_to_add.iter();
+            marks.map(|mark| format!("{}: {}", mark.key, mark.value)).collect::<Vec<_>>().join(",")
+        }
+        check_result::Result::Error(error) => error.message.clone(),
+    };
+    let marks: Vec<_> = answer.into_inner().results.iter().map(marks).collect();
+    assert_eq!(marks, ["q: near", "q: over", ""]);
+}
+
+#[tokio::test]
 async fn a_request_of_a_batch_that_fails_has_the_status_of_a_single_call() {
     let server = Server::start();
     let requests = ["edge", "unavailable", "refuse", "edge"].map(|it| encoded(it, "ann")).to_vec();

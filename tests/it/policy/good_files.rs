@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use tidegate::domain::{Algorithm, Charge, Hybrid, Limit, OnStoreFailure, Refill, Window};
+use tidegate::domain::{Algorithm, Charge, Hybrid, Limit, Mark, OnStoreFailure, Refill, Window};
 use tidegate::policy::spec::{
     HttpEntry, HttpMapping, HttpSource, LimitSpec, NodeSpec, RuleSpec, ValueSpec,
 };
@@ -144,6 +144,14 @@ fn limit_told(spec: &LimitSpec) -> String {
     }
     if spec.limit.prepay {
         told.push_str(", prepaid");
+    }
+    if let Some(soft) = &spec.soft {
+        let each = |marks: &[Mark]| {
+            let pairs: Vec<_> = marks.iter().map(|m| format!("{}={}", m.name, m.value)).collect();
+            pairs.join(" ")
+        };
+        let (near, over, log) = (each(&soft.near), each(&soft.over), soft.log_near);
+        write!(told, ", near at {} [{near}] over [{over}] log {log}", soft.near_at).unwrap();
     }
     if spec.limit.on_store_failure != OnStoreFailure::Local {
         write!(told, ", on failure {:?}", spec.limit.on_store_failure).unwrap();

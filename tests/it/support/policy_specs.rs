@@ -124,7 +124,16 @@ impl Node {
 pub fn spec(name: Option<&str>, limit: Arc<Limit>) -> LimitSpec {
     let bill_limit = limit.bill_limit().map(Arc::new);
     let name = name.map(Box::from);
-    LimitSpec { name, in_list: false, per: None, limit, bill_limit, tiers: None, cost: 1 }
+    LimitSpec {
+        name,
+        in_list: false,
+        per: None,
+        limit,
+        bill_limit,
+        tiers: None,
+        soft: None,
+        cost: 1,
+    }
 }
 
 /// One of a list of limits, with a key of those entries.

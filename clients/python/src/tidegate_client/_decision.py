@@ -75,6 +75,8 @@ class Decision:
     retry_after: seconds until a retry may pass; None on a rejection means that waiting does not help.
     headers: for the response, such as Retry-After; names are in lower case.
     body: for the response to a rejected request; empty if the policy has none.
+    marks: headers for the service behind this one, near a limit and over it (`mark` in the policy); names are in lower
+        case. Before adding them to a request, remove those of the same names that a client has sent.
     """
 
     outcome: Outcome
@@ -83,26 +85,34 @@ class Decision:
     retry_after: int | None = None
     headers: tuple[tuple[bytes, bytes], ...] = ()
     body: bytes = b""
+    marks: tuple[tuple[bytes, bytes], ...] = ()
 
 
 def of_response(response, now: datetime.datetime) -> Decision:
     """Decides by `overall_code` only. `now` turns a date in Retry-After into a wait."""
     rejected = response.overall_code == _messages.OVER_LIMIT
     headers, wait = [], None
-    for given in response.response_headers_to_add[:_HEADERS_MAX]:
-        name, value = given.key.lower(), given.value
-        if len(value) > _HEADER_BYTES_MAX or not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
-            continue
+    for name, value in _valid_headers(response.response_headers_to_add):
         # Envoy takes the type of a body from here, which only a rejection has.
-        no_body = name == b"content-type" and not rejected
-        if no_body or name in _FORBIDDEN or name.startswith(b"grpc-"):
+        if name == b"content-type" and not rejected:
             continue
         if rejected and name == b"retry-after" and wait is None:
             wait = retry_after(value.decode("latin-1"), now)
         headers.append((name, value))
     if not rejected:
-        return Decision(Outcome.ALLOWED, True, headers=tuple(headers))
+        marks = tuple(_valid_headers(response.request_headers_to_add))
+        return Decision(Outcome.ALLOWED, True, headers=tuple(headers), marks=marks)
     return Decision(Outcome.REJECTED, False, None, wait, tuple(headers), response.raw_body)
+
+
+def _valid_headers(given):
+    """The first headers of a response, without those that are too long, invalid, or of the connection."""
+    for header in given[:_HEADERS_MAX]:
+        name, value = header.key.lower(), header.value
+        if len(value) > _HEADER_BYTES_MAX or not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+            continue
+        if name not in _FORBIDDEN and not name.startswith(b"grpc-"):
+            yield name, value
 
 
 def retry_after(value: str, now: datetime.datetime) -> int | None:

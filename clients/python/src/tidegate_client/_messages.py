@@ -25,7 +25,8 @@ _FIELDS = {
         ("domain", 1, "string"), ("descriptors", 2, "*RateLimitDescriptor"), ("hits_addend", 3, "uint32")],
     "HeaderValue": [("key", 1, "bytes"), ("value", 2, "bytes")],
     "RateLimitResponse": [
-        ("overall_code", 1, "int32"), ("response_headers_to_add", 3, "*HeaderValue"), ("raw_body", 5, "bytes")],
+        ("overall_code", 1, "int32"), ("response_headers_to_add", 3, "*HeaderValue"),
+        ("request_headers_to_add", 4, "*HeaderValue"), ("raw_body", 5, "bytes")],
     # Of tidegate.v1.Limits. A result has one of the two; Status is google.rpc.Status.
     "CheckRequest": [("requests", 1, "*RateLimitRequest")],
     "CheckResponse": [("results", 1, "*CheckResult")],

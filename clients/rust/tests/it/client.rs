@@ -31,6 +31,21 @@ async fn the_sixth_of_five_is_rejected_with_the_time_to_wait() {
 }
 
 #[tokio::test]
+async fn a_call_near_a_soft_limit_and_over_it_passes_with_marks() {
+    let tidegate = Tidegate::serve(&[]);
+    let client = tidegate.client();
+    for expected in ["near", "over", "over"] {
+        let decision = client.check(&call("soft", "ann")).await;
+        assert_eq!(decision.outcome(), Outcome::Allowed);
+        let marks: Vec<_> = decision.marks().iter().map(|(name, value)| (name.as_str(), value)).collect();
+        assert_eq!(marks, [("x-quota", &expected.parse().unwrap())]);
+    }
+    let both = Call::new([Descriptor::new([("soft", "ann")]), Descriptor::new([("banned", "ann")])]);
+    let decision = client.check(&both).await;
+    assert_eq!((decision.outcome(), decision.marks().len()), (Outcome::Rejected, 0));
+}
+
+#[tokio::test]
 async fn a_date_is_read_like_seconds() {
     let tidegate = Tidegate::serve(&["--retry-after", "date"]);
     let client = tidegate.client();
