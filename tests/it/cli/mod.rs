@@ -20,4 +20,5 @@ mod redis_start;
 mod settings;
 mod shutdown;
 mod subcommands;
+mod test_command;
 mod tls_settings;
