@@ -239,7 +239,11 @@ fn load_text(text: &Source, mut sources: Sources) -> Result<LoadedPolicy, Failur
 }
 
 /// Loads the policy at `paths`. Also returns the parsed settings.
-pub(super) fn load_paths(
+///
+/// # Errors
+///
+/// Returns the errors of [`check`].
+pub fn load_paths(
     paths: &[PathBuf],
     mut sources: Sources,
 ) -> Result<(LoadedPolicy, Settings), Failure> {

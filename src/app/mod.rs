@@ -29,7 +29,7 @@ mod offline_engine;
 pub use admin_client::post_to_debug_port;
 pub use descriptor_arg::parse_descriptor;
 pub use explain_offline::{SampleRequest, explain};
-pub use load_policy::{CheckedPolicy, Fingerprint, LoadedPolicy, check, schema};
+pub use load_policy::{CheckedPolicy, Fingerprint, LoadedPolicy, check, load_paths, schema};
 pub use offline_engine::{OfflineEngine, plain_descriptor, to_entries};
 pub use process::exit_codes::Failure;
 pub use process::files_and_env::{

@@ -1,4 +1,4 @@
-//! Decision engine without a server, for `explain` and `simulate`. It has a policy and a memory
+//! Decision engine without a server, for `explain`, `simulate`, and `test`. It has a policy and a memory
 //! store, and takes the current time as an argument.
 
 use std::pin::pin;

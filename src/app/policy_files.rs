@@ -5,6 +5,7 @@
 //! replacing them. `policy_watcher` watches for changes.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::{self, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -216,9 +217,13 @@ impl PolicyFiles {
         Ok(())
     }
 
+    /// Returns whether a file in a directory is part of the policy. Test files may be next to the
+    /// policies that they test.
     fn is_policy_file(&self, path: &Path) -> bool {
-        self.any_extension
-            || path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        let is_test = TEST_SUFFIXES.iter().any(|suffix| name.ends_with(suffix));
+        let is_yaml = |extension: &OsStr| extension == "yaml" || extension == "yml";
+        self.any_extension || !is_test && path.extension().is_some_and(is_yaml)
     }
 
     /// Reads all policy files into memory. Called at startup.
@@ -269,6 +274,9 @@ impl PolicyFiles {
         Ok((source, (before == after).then_some(after)))
     }
 }
+
+/// Ends of the names of test files (`tidegate test`).
+const TEST_SUFFIXES: [&[u8]; 2] = [b".test.yaml", b".test.yml"];
 
 const NOT_A_FILE: &str = "neither a file nor a directory; remove it, or correct the path";
 

@@ -184,10 +184,9 @@ impl Ask {
             let reason = format!("\"{key} {value}\" has no `=`: write {key}={value}");
             return Err(Failure::Usage(reason));
         }
-        let entry = |(key, value): (String, String)| Entry { key: key.into(), value: value.into() };
         let descriptor = |text: &String| {
             Ok(RateLimitDescriptor {
-                entries: app::parse_descriptor(text)?.into_iter().map(entry).collect(),
+                entries: parse_entries(text)?,
                 // `hits_addend: 0` means 1 in the request, but "only check the limits" in a
                 // descriptor.
                 hits_addend: (self.hits == 0).then_some(0),
@@ -237,7 +236,16 @@ impl Ask {
     }
 }
 
-/// Formats the status of one descriptor.
+/// Parses a descriptor such as `k=v,k2=v2` into the entries of a message.
+///
+/// # Errors
+///
+/// Returns the errors of [`app::parse_descriptor`].
+pub(super) fn parse_entries(text: &str) -> Result<Vec<Entry>, Failure> {
+    let entry = |(key, value): (String, String)| Entry { key: key.into(), value: value.into() };
+    Ok(app::parse_descriptor(text)?.into_iter().map(entry).collect())
+}
+
 /// Formats the answer to a descriptor of `hits` hits. Waiting does not help if they are more than
 /// the limit.
 fn format_status(status: &DescriptorStatus, hits: u32) -> String {

@@ -1,7 +1,7 @@
 //! Command line, with one file per subcommand.
 //!
-//! Exit codes: 0 success · 64 invalid flags or settings · 65 invalid policy · 69 address or store
-//! unavailable · 70 bug in Tidegate. Subcommands call `app` to do their work.
+//! Exit codes: 0 success · 1 failed test · 64 invalid flags or settings · 65 invalid policy or test
+//! file · 69 address or store unavailable · 70 bug in Tidegate. Subcommands call `app` to do their work.
 
 mod admin_commands;
 mod ask_batch;
@@ -16,6 +16,7 @@ mod man_command;
 mod serve_command;
 pub mod simulate_command;
 mod terminal;
+mod test_command;
 mod usage_errors;
 
 use std::ffi::OsString;
@@ -60,6 +61,8 @@ enum Command {
     Reset(admin_commands::Reset),
     /// Temporarily override the limits of a rule or a domain in a running service
     Switch(admin_commands::Switch),
+    /// Make the calls of test files, and compare the answers with the expected ones
+    Test(test_command::Test),
     /// Run a policy on generated traffic, in simulated time
     Simulate(Simulate),
     /// Print the JSON Schema of policy files, for editors
@@ -110,6 +113,7 @@ fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
         Command::Ask(ask) => ask.run(),
         Command::Reset(reset) => reset.run(),
         Command::Switch(switch) => switch.run(),
+        Command::Test(test) => test.run(&environment),
         Command::Simulate(simulate) => simulate_command::run(&simulate),
         Command::Schema => terminal::print(&(app::schema() + "\n")),
         Command::Completions { shell } => completions(shell),

@@ -34,4 +34,4 @@ pub use value_types::{
     ChargeSetting, CounterAccessSetting, HeaderFamily, LogFormat, LogLevel, OnOff,
     PolicySourceKind, RedisType, ResetSetting, RetryAfterSetting, SecretText, TopValues,
 };
-pub(crate) use value_types::{parse_lifetime, parse_timeout};
+pub(crate) use value_types::{parse_elapsed, parse_lifetime, parse_timeout};

@@ -428,6 +428,11 @@ pub(crate) fn parse_timeout(input: &str) -> Result<Duration, ValueError> {
     duration_or_millis_parser(1, 60_000)(input)
 }
 
+/// Parses a time that has passed, up to 100 years, such as `0s` or `10s`.
+pub(crate) fn parse_elapsed(input: &str) -> Result<Duration, ValueError> {
+    duration_parser(0, 100 * 365 * 86_400_000)(input)
+}
+
 /// Parses the time for which a change is in force, up to 30 days, as whole seconds. A number without a
 /// unit means seconds.
 pub(crate) fn parse_lifetime(input: &str) -> Result<Duration, ValueError> {

@@ -174,6 +174,11 @@ pub(crate) fn decode_message(
     Ok(RateLimitRequest::decode(encoded)?)
 }
 
+/// Encodes a request of a caller in this process.
+pub(crate) fn encode_message(request: &RateLimitRequest) -> Vec<u8> {
+    request.encode_to_vec()
+}
+
 /// Checks the length of an encoded `RateLimitRequest` and, if it is long, counts its descriptors,
 /// fields, and entries before memory is allocated for them. Returns an error if a bound is
 /// exceeded or a long message is malformed.

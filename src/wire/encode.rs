@@ -106,6 +106,14 @@ impl ResponseInput<'_, '_> {
         }
     }
 
+    /// Returns the response as a message, for a caller in this process. It costs more than encoding.
+    pub(crate) fn to_message(&self) -> RateLimitResponse {
+        let mut bytes = Vec::new();
+        self.encode(ResponseBuffer { bytes: &mut bytes, parts: &OptionalParts::new() });
+        // What `encode` writes is a message, so the default is never needed.
+        RateLimitResponse::decode(&*bytes).unwrap_or_default()
+    }
+
     /// Appends headers, body and dynamic metadata. Returns `false` and appends nothing if the
     /// answer has no room for them.
     fn append_trailing_fields(

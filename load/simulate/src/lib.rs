@@ -1,11 +1,12 @@
 //! Simulator for rate limit policies: makes the calls of a scenario in simulated time, and reports
-//! how many are admitted, rejected, and retried.
+//! how many are admitted, rejected, and retried. Also parses the test files of `tidegate test`.
 //!
 //! Not here: the policy engine, files, and the terminal, which `tidegate simulate` supplies
 //! (`src/cli/simulate_command.rs`).
 
 mod call_times;
 mod chart;
+mod policy_test;
 mod report;
 mod scenario;
 mod simulation;
@@ -13,6 +14,9 @@ mod simulation;
 use std::fmt;
 use std::path::PathBuf;
 
+pub use self::policy_test::{
+    Ask, AskedDescriptor, Expected, ExpectedCode, OneOrList, PolicyTest, Step, TestFile,
+};
 pub use self::scenario::{Arrivals, Group, Phase, Scenario, ScenarioError, WhenRefused};
 pub use self::simulation::{Attempt, AttemptResult, GroupResult, SimulationResult, TimeSlice, run};
 

@@ -257,23 +257,23 @@ const PARSER_WORDS: [(&str, &str); 18] = [
     ("unknown variant ", "unknown word "),
 ];
 
-/// Returns the message of the YAML parser without the names of Rust types.
-fn in_plain_words(text: &str) -> String {
+/// Returns the message of the YAML parser without the names of Rust types. `help` says where to find
+/// an example of the file.
+fn in_plain_words(text: &str, help: &str) -> String {
     let plain =
         PARSER_WORDS.iter().fold(text.to_owned(), |text, (word, own)| text.replace(word, own));
     match plain.split_once(", expected ") {
         Some((found, rest)) if ["struct", "map", "enum"].iter().any(|it| rest.starts_with(it)) => {
-            format!(
-                "{found}, but it must be a mapping; `tidegate simulate --help` shows a scenario"
-            )
+            format!("{found}, but it must be a mapping; {help}")
         }
         _ => plain,
     }
 }
 
 /// Converts an error of the YAML parser. For an unknown key, suggests the most similar valid key;
-/// if none is similar, keeps the parser's list of valid keys.
-fn format_error(error: &serde_yaml::Error) -> ScenarioError {
+/// if none is similar, keeps the parser's list of valid keys. `help` says where to find an example of
+/// the file.
+pub(crate) fn format_error(error: &serde_yaml::Error, help: &str) -> ScenarioError {
     let text = error.to_string();
     let (position, text) = match error.location() {
         Some(at) => {
@@ -288,7 +288,7 @@ fn format_error(error: &serde_yaml::Error) -> ScenarioError {
     let unknown = quoted.next().filter(|_| text.contains("unknown field"));
     let reason = match unknown.and_then(|given| Some((given, nearest_key(given, quoted)?))) {
         Some((given, known)) => format!("unknown key `{given}`; did you mean `{known}`?"),
-        None => in_plain_words(&text).replace("unknown field", "unknown key"),
+        None => in_plain_words(&text, help).replace("unknown field", "unknown key"),
     };
     ScenarioError::Format { position, reason }
 }
@@ -365,7 +365,8 @@ impl Scenario {
                           scenario";
             return Err(ScenarioError::Format { position: None, reason: reason.to_owned() });
         }
-        let format = |error: serde_yaml::Error| format_error(&error);
+        let help = "`tidegate simulate --help` shows a scenario";
+        let format = |error: serde_yaml::Error| format_error(&error, help);
         // In a flow map, `${rate}` alone is not YAML.
         let raw: ParametersOnly =
             serde_yaml::from_str(&replace_placeholders(text)).map_err(format)?;

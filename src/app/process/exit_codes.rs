@@ -37,6 +37,15 @@ pub enum Failure {
         /// Number of warnings, at least 1.
         warnings: usize,
     },
+    /// A file of `tidegate test` is invalid. Contains its name, the place, and the reason.
+    InvalidTest(String),
+    /// Tests of `tidegate test` have failed, and were reported.
+    TestsFailed {
+        /// Number of failed tests, at least 1.
+        failed: usize,
+        /// Number of all tests.
+        tests: usize,
+    },
     /// A listen address cannot be resolved or bound.
     Address {
         /// Flags that set the address: first the host, then the port.
@@ -58,6 +67,7 @@ pub enum Failure {
 }
 
 impl Failure {
+    const TESTS_FAILED: u8 = 1;
     /// Exit code for invalid flags or settings.
     pub const USAGE: u8 = 64;
     const INVALID_POLICY: u8 = 65;
@@ -75,7 +85,9 @@ impl Failure {
             Failure::PolicyFiles(_)
             | Failure::Policy(_)
             | Failure::Reported
-            | Failure::Strict { .. } => Failure::INVALID_POLICY,
+            | Failure::Strict { .. }
+            | Failure::InvalidTest(_) => Failure::INVALID_POLICY,
+            Failure::TestsFailed { .. } => Failure::TESTS_FAILED,
             Failure::Address { .. } | Failure::Unavailable(_) | Failure::Runtime(_) => {
                 Failure::UNAVAILABLE
             }
@@ -91,7 +103,10 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Usage(reason) | Failure::Unavailable(reason) => f.write_str(reason),
+            Failure::Usage(reason)
+            | Failure::Unavailable(reason)
+            | Failure::InvalidTest(reason) => f.write_str(reason),
+            Failure::TestsFailed { failed, tests } => write!(f, "{failed} of {tests} tests failed"),
             Failure::Reported => f.write_str("the policy has errors"),
             Failure::Settings(errors) => {
                 let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();

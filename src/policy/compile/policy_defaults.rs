@@ -106,15 +106,13 @@ fn read_entry(reader: &mut Reader<'_>, node: Node<'_>) -> Option<DefaultsEntry> 
         reader.report(Target::Value, DiagnosticKind::Missing, message);
         return None;
     };
-    let rule = match keys.remove(RULE_KEY) {
-        None => None,
-        Some(Json::String(rule)) => Some(NamePattern::new(&rule)),
-        Some(_) => {
-            let message = "`rule` must be the path of a rule, as `/rlconfig` prints it";
-            reader.report(Target::Value, DiagnosticKind::WrongType, message);
-            return None;
-        }
-    };
+    let rule = keys.remove(RULE_KEY);
+    if rule.as_ref().is_some_and(|rule| !rule.is_string()) {
+        let message = "`rule` must be the path of a rule, as `/rlconfig` prints it";
+        reader.report(Target::Value, DiagnosticKind::WrongType, message);
+        return None;
+    }
+    let rule = rule.as_ref().and_then(Json::as_str).map(NamePattern::new);
     let domain_keys: &[Key] = if rule.is_none() { &DOMAIN_KEYS } else { &[] };
     for key in keys.keys() {
         let known = domain_keys.iter().chain(&LIMIT_KEYS);
@@ -136,11 +134,9 @@ fn read_entry(reader: &mut Reader<'_>, node: Node<'_>) -> Option<DefaultsEntry> 
     // Seconds have no calendar, so each key is written in one of the two samples.
     report_invalid(reader, "second", others);
     calendar.retain(|key, _| LIMIT_KEYS[2..].iter().any(|known| known.name == key));
-    if !calendar.is_empty() {
-        calendar.entry(keywords::ALIGN.name).or_insert_with(|| Json::from("calendar"));
-        let unit = calendar.get(keywords::ANCHOR.name).map_or("month", unit_of_anchor);
-        report_invalid(reader, unit, calendar);
-    }
+    calendar.entry(keywords::ALIGN.name).or_insert_with(|| Json::from("calendar"));
+    let unit = calendar.get(keywords::ANCHOR.name).map_or("month", unit_of_anchor);
+    report_invalid(reader, unit, calendar);
     Some(DefaultsEntry { domain: NamePattern::new(&domain), rule, keys })
 }
 

@@ -187,8 +187,7 @@ impl Identity {
                 Window::Epoch { length } => (FIXED_WINDOW_MARKER, Some(*length)),
                 Window::Calendar(calendar) => {
                     let anchor = calendar.anchor();
-                    let is_anchored = anchor.is_some();
-                    self.push_byte(if is_anchored { ANCHORED_MARKER } else { CALENDAR_MARKER });
+                    self.push_byte(anchor.as_ref().map_or(CALENDAR_MARKER, |_| ANCHORED_MARKER));
                     self.push_part(calendar.unit().as_str().as_bytes());
                     self.push_part(calendar.time_zone().as_bytes());
                     return anchor.iter().for_each(|anchor| self.push_part(anchor.as_bytes()));

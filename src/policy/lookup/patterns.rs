@@ -70,10 +70,7 @@ impl NamePattern {
 
     /// Returns whether `name` is this name or matches this pattern.
     pub(crate) fn matches(&self, name: &str) -> bool {
-        match self.text.contains('*') {
-            true => self.pattern.matches(name.as_bytes()),
-            false => self.text == name,
-        }
+        self.text == name || self.text.contains('*') && self.pattern.matches(name.as_bytes())
     }
 }
 

@@ -107,10 +107,7 @@ impl DomainDefaults {
 
 /// Returns the unit of the limits for which an `anchor` is meant: a date is that of a year.
 pub(crate) fn unit_of_anchor(anchor: &Json) -> &'static str {
-    match anchor.as_str() {
-        Some(text) if text.contains('-') => "year",
-        _ => "month",
-    }
+    if anchor.as_str().is_some_and(|text| text.contains('-')) { "year" } else { "month" }
 }
 
 /// Builder of a [`Resource`] that takes one descriptor at a time, parents before children.
@@ -274,7 +271,7 @@ impl ResourceWriter {
         }
         for key in &LIMIT_KEYS {
             let is_set = metadata.is_some_and(|metadata| metadata.get(key.name).is_some());
-            if let Some(value) = self.default_of_limit(key, limit, metadata)
+            if let Some(value) = self.default_for(key, limit, metadata)
                 && !is_set
                 && !limit.unlimited
             {
@@ -286,18 +283,13 @@ impl ResourceWriter {
         Ok(())
     }
 
-    /// Returns the default of a key for a limit. Returns `None` where the key would be an error:
-    /// `burst` without a bucket or beside 0 requests, calendar windows of another algorithm or unit,
-    /// and an `anchor` of another unit.
-    fn default_of_limit(
-        &self,
-        key: &Key,
-        limit: &LimitFields<'_>,
-        metadata: Option<&Json>,
-    ) -> Option<Json> {
+    /// Returns the default of a key for a limit whose descriptor has the metadata `own`. Returns
+    /// `None` where the key would be an error: `burst` without a bucket or beside 0 requests,
+    /// calendar windows of another algorithm or unit, and an `anchor` of another unit.
+    fn default_for(&self, key: &Key, limit: &LimitFields<'_>, own: Option<&Json>) -> Option<Json> {
         let default = |key: &Key| self.defaults.get(key, &self.path);
         let in_force = |key: &Key| {
-            let own = metadata.and_then(|metadata| metadata.get(key.name));
+            let own = own.and_then(|metadata| metadata.get(key.name));
             own.or_else(|| default(key)).and_then(Json::as_str).unwrap_or_default()
         };
         let (value, unit) = (default(key)?, limit.unit.unwrap_or_default());

@@ -18,7 +18,7 @@ fn help_and_version_end_with_0() {
     assert!(run(&["--help"]).with_code(0).out.contains("Examples:"));
     let version = run(&["--version"]).with_code(0).out;
     assert_eq!(version.trim(), concat!("tidegate ", env!("CARGO_PKG_VERSION")));
-    for command in ["serve", "check", "explain", "ask", "schema", "completions", "man"] {
+    for command in ["serve", "check", "explain", "ask", "test", "schema", "completions", "man"] {
         assert!(run(&[command, "--help"]).with_code(0).out.contains("Usage"), "{command}");
     }
 }

@@ -21,4 +21,5 @@ mod settings;
 mod shutdown;
 mod soft_limits;
 mod subcommands;
+mod test_command;
 mod tls_settings;

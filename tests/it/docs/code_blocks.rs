@@ -1,6 +1,6 @@
 //! The pages are run: every fenced block says what it is, and is tried as that.
 //!
-//! `yaml policy` compiles without a warning · `yaml defaults` are valid · `yaml envoy` is accepted by Envoy as the descriptors of
+//! `yaml policy` compiles without a warning · `yaml test` passes beside `config/first.yaml` · `yaml defaults` are valid · `yaml envoy` is accepted by Envoy as the descriptors of
 //! a host · `sh run` runs, line by line, beside `config/first.yaml` being served · `sh make` names
 //! targets of the Makefile · `sh newcomer` is followed by `tests/newcomer` · `sh redis` and `text acl` are
 //! tried in `redis_page` · `toml library`, `yaml library`, `rust library` and `text library` are a crate and what it prints, in
@@ -17,6 +17,7 @@ use super::shipped_policies::assert_flawless;
 use crate::envoy::bootstrap::{Bootstrap, repository};
 use crate::envoy::envoy_process::validate;
 use crate::envoy::tidegate_behind_envoy::Tidegate;
+use crate::support::tidegate_process;
 
 const PAGES: [&str; 28] = [
     "README.md",
@@ -91,8 +92,9 @@ fn of_kind(kind: &str) -> Vec<Block> {
 
 #[test]
 fn every_block_says_what_it_is() {
-    const KINDS: [&str; 15] = [
+    const KINDS: [&str; 16] = [
         "yaml policy",
+        "yaml test",
         "yaml defaults",
         "yaml envoy",
         "sh run",
@@ -175,6 +177,19 @@ fn every_policy_on_a_page_is_flawless() {
     assert!(!policies.is_empty());
     for Block { text, place, .. } in policies {
         assert_flawless(&place, &text);
+    }
+}
+
+#[test]
+fn every_test_file_on_a_page_passes() {
+    let tests = of_kind("yaml test");
+    assert!(!tests.is_empty());
+    for Block { text, place, .. } in tests {
+        let first = page("config/first.yaml");
+        let files = tidegate_process::directory(&[("first.yaml", &first), ("t.yaml", &text)]);
+        let file = files.path().join("t.yaml").display().to_string();
+        let ran = tidegate_process::run(&["test", &file]);
+        assert_eq!(ran.code, 0, "{place}: {}{}", ran.out, ran.err);
     }
 }
 
