@@ -41,7 +41,7 @@ pub struct RawResource {
 }
 
 /// Reason why a resource was rejected.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub struct Rejection {
     /// Name of the resource, or its position in the response if the name cannot be decoded. Empty
     /// if the whole response was rejected.

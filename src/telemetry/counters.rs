@@ -19,9 +19,7 @@ use super::lost_bills::LostBills;
 use super::otlp::TraceExporter;
 use super::recent_latency::RecentLatency;
 use super::refusal_log::RefusalLog;
-use super::rule_counters::{
-    CountsByCode, RuleCounters, RuleName, RuleTable, RuleTables, SOURCE_COUNT, source_index,
-};
+use super::rule_counters::{CountsByCode, RuleCounters, RuleName, RuleTable, RuleTables};
 use super::top_rejected::{TopRefusals, ValueDisplay};
 use crate::domain::{
     CheckEvent, Code, Decision, DetailedCheck, DurationHistogram, HistogramSnapshot, InvalidReason,
@@ -38,7 +36,7 @@ const WORKERS_MAX: usize = 256;
 #[repr(align(128))]
 struct WorkerCounters {
     /// Number of decisions, by code (OK, OVER_LIMIT), then by source.
-    decided: [[AtomicU64; SOURCE_COUNT]; 2],
+    decided: [[AtomicU64; Source::ALL.len()]; 2],
     shadowed: AtomicU64,
     would_be_rejected: AtomicU64,
     releases_without_holder: AtomicU64,
@@ -353,7 +351,7 @@ impl Observer for Telemetry {
     fn on_decision(&self, decision: &Decision<'_>) {
         let (worker, exclusive) = self.worker_counters();
         let refused = usize::from(decision.code == Code::OverLimit);
-        add_relaxed(&worker.decided[refused][source_index(decision.source)], 1, exclusive);
+        add_relaxed(&worker.decided[refused][decision.source as usize], 1, exclusive);
         if decision.code == Code::OverLimit {
             self.refusal_log.record(decision.limited_by.as_ref(), decision.source);
         }

@@ -75,7 +75,7 @@ impl Telemetry {
     /// Returns the number of rejected bills (reports of hits already used) and a rule that rejected
     /// at least one of them; `None` if no bill was rejected.
     pub fn rejected_bills(&self) -> Option<RejectedBills> {
-        let [(_, bills, _), _] = self.lost_bills.totals();
+        let [[bills, _], _] = self.lost_bills.totals();
         let rule = || lost_bills::find_rule_with_lost_bills(&self.rule_tables().current).to_owned();
         (bills > 0).then(|| RejectedBills { bills, rule: rule() })
     }
