@@ -5,7 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::runtime_overrides::seconds_left;
-use crate::telemetry::{LogHandle, Verbosity};
+use crate::domain::Verbosity;
+use crate::telemetry::LogHandle;
 
 /// Control that sets the log level at run time, and restores the configured level when the change
 /// expires.

@@ -30,8 +30,8 @@ use crate::clock::Clock;
 use crate::decide::{Decider, GlobalModes};
 use crate::limiter::any_store::AnyStore;
 use crate::server::{Health, RlsService, Router};
-use crate::settings::{LogFormat, LogLevel, Notice, NoticeKind, Settings};
-use crate::telemetry::{self, LineFormat, Telemetry, Verbosity};
+use crate::settings::{Notice, NoticeKind, Settings};
+use crate::telemetry::{self, Telemetry};
 use crate::wire::ResponseConfig;
 
 /// Number of threads for all work except gRPC calls: probes, scrapes, `/json`, and accepting
@@ -163,7 +163,7 @@ fn rate_limit_service(
     let mut service = RlsService::new(Arc::clone(decider), Clock::System, response_config);
     service.bounds = server_config::bounds(settings);
     service.has_limits_service = settings.batches;
-    service.counter_access = server_config::counter_access(settings);
+    service.counter_access = settings.counter_access;
     service.open_permissions = server_config::open_permissions(settings);
     Arc::new(service)
 }
@@ -218,18 +218,8 @@ fn log_notice(Notice { kind, name, text }: Notice) {
 }
 
 fn start_logging(settings: &Settings) -> LogLevelControl {
-    let level = match settings.log_level {
-        LogLevel::Off => Verbosity::Off,
-        LogLevel::Error => Verbosity::Error,
-        LogLevel::Warn => Verbosity::Warn,
-        LogLevel::Info => Verbosity::Info,
-        LogLevel::Debug => Verbosity::Debug,
-    };
-    let format = match settings.log_format {
-        LogFormat::Text => LineFormat::Text,
-        LogFormat::Json => LineFormat::Json,
-    };
-    LogLevelControl::new(telemetry::init_logging(level, format), level)
+    let logs = telemetry::init_logging(settings.log_level, settings.log_format);
+    LogLevelControl::new(logs, settings.log_level)
 }
 
 /// Starts a thread that ends the process with exit code 0 after `hard_limit`, even if the shutdown

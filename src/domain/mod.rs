@@ -21,6 +21,7 @@ mod outcome;
 mod permissions;
 mod repeated_counters;
 mod request;
+mod setting_words;
 mod text;
 mod time;
 mod trace;
@@ -51,9 +52,12 @@ pub use outcome::{
     Answer, Answers, ChargeRecord, ExecutionStatus, LateFate, LateReply, Outcome, Receipt, Source,
     Verdict,
 };
-pub use permissions::Permissions;
+pub use permissions::{CounterAccess, DomainGrant, Permissions};
 pub use repeated_counters::RepeatedCounters;
 pub use request::{Descriptor, Entry, Override, Request};
+pub use setting_words::{
+    LineFormat, OtlpProtocol, ResetFormat, RetryAfterFormat, ValueDisplay, Verbosity,
+};
 pub use text::{
     escaped, escaped_bytes, escaped_prefix, nearest_word, needs_escape, truncate_utf8, with_causes,
 };

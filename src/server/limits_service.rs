@@ -22,10 +22,10 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task;
 use tonic::Status;
 
-use super::authz::{Caller, CounterAccess};
+use super::authz::Caller;
 use super::rls_service::{CallTimestamps, Decide, RlsService, classify_outcome};
 use crate::decide::CounterSnapshot;
-use crate::domain::{Permissions, RpcOutcome};
+use crate::domain::{CounterAccess, Permissions, RpcOutcome};
 use crate::store::owned_tasks::box_in_place;
 use crate::wire::decode::{self, DecodedRequest};
 use crate::wire::encode::{OptionalParts, ResponseBuffer, ResponseInput};

@@ -39,7 +39,7 @@ mod server_limits;
 mod tls;
 mod workers;
 
-pub use authz::{CounterAccess, EVERY_DOMAIN, Grant, TlsCounters};
+pub use authz::{EVERY_DOMAIN, TlsCounters};
 pub use connection_stats::ConnectionStats;
 pub use health::{HEALTH_NAMES, Health};
 pub(crate) use limits_service::BatchDecisions;

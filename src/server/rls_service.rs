@@ -19,13 +19,13 @@ use bytes::Bytes;
 use http::HeaderMap;
 use tonic::{Code, Status};
 
-use super::authz::{Caller, CounterAccess};
+use super::authz::Caller;
 use super::limits_service::{BatchDecisions, CHECKS_FACTOR};
 use crate::clock::Clock;
 use crate::decide::{CallLimits, CounterSnapshots, DecideError, Decider};
 use crate::domain::{
-    Bounds, CALL_WORK_MAX, Decision, Descriptor, Entry, InvalidReason, Micros, Observer,
-    Permissions, Request, RpcOutcome, Trace,
+    Bounds, CALL_WORK_MAX, CounterAccess, Decision, Descriptor, Entry, InvalidReason, Micros,
+    Observer, Permissions, Request, RpcOutcome, Trace,
 };
 use crate::policy::Policy;
 use crate::store::{Store, current_trace};

@@ -18,8 +18,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::authz;
-use super::authz::{Caller, CertificateRole, Grant, TlsCounters};
-use crate::domain::{Micros, UnreadableKind};
+use super::authz::{Caller, CertificateRole, TlsCounters};
+use crate::domain::{DomainGrant, Micros, UnreadableKind};
 use crate::tls::{TlsError, parse_certificates, parse_identity, verify_signatures_by};
 
 /// Input for the TLS configuration of the gRPC port: the server's certificate and private key, and
@@ -40,7 +40,7 @@ pub struct TlsMaterial {
     /// is accepted.
     pub allowed_callers: Vec<String>,
     /// Grants of domains to callers. If empty, every caller may use every domain.
-    pub grants: Vec<Grant>,
+    pub grants: Vec<DomainGrant>,
 }
 
 impl std::fmt::Debug for TlsMaterial {
@@ -65,7 +65,7 @@ pub struct Tls {
 #[derive(Debug)]
 struct ActiveConfig {
     server_config: Arc<ServerConfig>,
-    grants: Vec<Grant>,
+    grants: Vec<DomainGrant>,
     /// Leaf certificate of the server, without the rest of its chain.
     leaf: CertificateDer<'static>,
     /// Time at which the server certificate expires, in seconds since the Unix epoch.

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::setting_error::SettingError;
 use super::table::Settings;
-use super::value_types::{CounterAccessSetting, OnOff, PolicySourceKind};
+use super::value_types::{OnOff, PolicySourceKind};
+use crate::domain::CounterAccess;
 
 /// Maximum time reserved at the end of `--hard-limit` for the steps after the gRPC drain: closing
 /// the HTTP ports and exiting. If `--hard-limit` is below 10 s, only a tenth of it is reserved.
@@ -41,7 +42,7 @@ impl Settings {
         let names = "--grpc-client-domains, --json on";
         let advice = "the HTTP port has no client certificates: leave --json at auto";
         conflict(has_domains && self.json == OnOff::On, names, advice);
-        let has_counter_access = self.counter_access != CounterAccessSetting::Off;
+        let has_counter_access = self.counter_access != CounterAccess::Off;
         let names = "--batches off, --counter-access";
         let advice = "the methods for counters are methods of tidegate.v1.Limits, which --batches off \
                       turns off: give one of them";

@@ -13,8 +13,7 @@ use super::precedence::{TextMap, is_service_link};
 use super::redis_settings::{is_redis_url, redis_advice};
 use super::setting_row::SettingRow;
 use super::table::{Settings, TABLE};
-use super::value_types::CounterAccessSetting;
-use crate::domain::nearest_word;
+use crate::domain::{CounterAccess, nearest_word};
 
 /// Startup notice about a setting that has no effect or carries a risk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,7 +161,7 @@ pub fn find_notices(
             notice(kind, name, text);
         }
     }
-    let granted = settings.grpc_client_domains.iter().map(|(_, name, _)| name);
+    let granted = settings.grpc_client_domains.iter().map(|grant| &grant.caller);
     for name in granted.chain(Some(&settings.grpc_client_tls_san)) {
         if !name.is_empty() && !can_be_in_certificate(name) {
             let text = format!(
@@ -218,7 +217,7 @@ fn possible_notices(settings: &Settings) -> [(NoticeKind, bool, &'static str, &'
         Err(_) => settings.debug_host.eq_ignore_ascii_case("localhost"),
     };
     let is_anonymous = settings.grpc_client_tls_cacert.is_none() && settings.grpc_uds.is_none();
-    let writes = settings.counter_access == CounterAccessSetting::Write;
+    let writes = settings.counter_access == CounterAccess::Write;
     let secret = settings.key_secret.reveal();
     let has_secret = !secret.is_empty() || settings.key_secret_file.is_some();
     let has_redis = settings.counts_in_redis();

@@ -20,11 +20,11 @@ use super::otlp::TraceExporter;
 use super::recent_latency::RecentLatency;
 use super::refusal_log::RefusalLog;
 use super::rule_counters::{CountsByCode, RuleCounters, RuleName, RuleTable, RuleTables};
-use super::top_rejected::{TopRefusals, ValueDisplay};
+use super::top_rejected::TopRefusals;
 use crate::domain::{
     CheckEvent, Code, Decision, DetailedCheck, DurationHistogram, HistogramSnapshot, InvalidReason,
     LimitedBy, Micros, NoLimitReason, Observer, RefusalEvent, Request, RpcOutcome, RuleId, Source,
-    Trace, TraceParent, add_relaxed,
+    Trace, TraceParent, ValueDisplay, add_relaxed,
 };
 
 /// Number of [`WorkerCounters`]. Each of the first 255 worker threads has its own; all other

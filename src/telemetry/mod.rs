@@ -40,7 +40,7 @@ mod top_rejected;
 
 pub use calls_without_limit::{Advise, NoLimitCalls, NoLimitCount};
 pub use counters::Telemetry;
-pub use logging::{LineFormat, LogHandle, Verbosity, init_logging};
+pub use logging::{LogHandle, init_logging};
 pub use metric::{
     Labels, MetricFamily, MetricKind, MetricSink, MetricSource, MetricUnit, MetricValue,
     SeriesEmitter, counter, emit_single, gauge, histogram,
@@ -52,5 +52,4 @@ pub use rule_counters::RuleName;
 pub use snapshot::{Latency, RejectedBills, RuleSnapshot, Snapshot};
 pub use top_rejected::{
     DRAIN_INTERVAL, LimitName, LimitResolver, TopKey, TopLimit, TopRefusals, TopReport, TopWindow,
-    ValueDisplay,
 };

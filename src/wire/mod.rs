@@ -37,6 +37,4 @@ pub use error::WireError;
 pub use http_reply::HttpReply;
 pub use messages::FILE_DESCRIPTOR_SET;
 pub use refusal_body::BODY_BYTES_MAX;
-pub use response_config::{
-    LimitHeaderNames, ResetFormat, ResponseConfig, ResponseSettings, RetryAfterFormat,
-};
+pub use response_config::{LimitHeaderNames, ResponseConfig, ResponseSettings};

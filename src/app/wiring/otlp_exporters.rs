@@ -10,9 +10,9 @@ use tokio::task::JoinHandle;
 use crate::app::process::exit_codes::Failure;
 use crate::app::process::files_and_env::read_certificates;
 use crate::clock::Clock;
-use crate::settings::{OtlpProtocol, OtlpSettings, Settings};
+use crate::settings::{OtlpSettings, Settings};
 use crate::telemetry::otlp::{
-    ExportStats, OtlpError, OtlpTarget, SamplingRule, ServiceIdentity, TraceExporter, Transport,
+    ExportStats, OtlpError, OtlpTarget, SamplingRule, ServiceIdentity, TraceExporter,
 };
 use crate::telemetry::{AllMetrics, MetricsExporter, Telemetry};
 
@@ -100,12 +100,8 @@ impl OtlpExporters {
 }
 
 fn target(settings: &Settings, otlp: &OtlpSettings, endpoint: &str) -> Result<OtlpTarget, Failure> {
-    let transport = match otlp.protocol {
-        OtlpProtocol::Grpc => Transport::Grpc,
-        OtlpProtocol::HttpProtobuf => Transport::HttpProtobuf,
-    };
     Ok(OtlpTarget {
-        transport,
+        protocol: otlp.protocol,
         endpoint: endpoint.to_owned(),
         headers: settings.otlp_header_pairs().unwrap_or_default(),
         timeout: settings.otlp_timeout,

@@ -17,9 +17,8 @@ use std::time::Duration;
 
 use self::refusal_record::RefusalRecord;
 use self::space_saving::KeyWindows;
-use crate::domain::{Micros, RefusalEvent, RuleId};
+use crate::domain::{Micros, RefusalEvent, RuleId, ValueDisplay};
 
-pub use self::refusal_record::ValueDisplay;
 pub(super) use self::space_saving::FrequentKeys;
 pub use self::top_report::{TopKey, TopLimit, TopReport, TopWindow};
 

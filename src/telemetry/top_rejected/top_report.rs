@@ -4,11 +4,10 @@
 use serde::Serialize;
 
 use super::LimitEntry;
-use super::refusal_record::ValueDisplay;
 use super::space_saving::{
     KeyWindow, KeyWindows, LAST_DAY, LAST_HOUR, LAST_TEN_SECONDS, WindowShape,
 };
-use crate::domain::Micros;
+use crate::domain::{Micros, ValueDisplay};
 
 /// Maximum number of keys listed per limit.
 const LISTED_KEYS_MAX: usize = 10;

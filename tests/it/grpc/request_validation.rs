@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::support::grpc_client::{CallError, ResponseLimit};
 use bytes::Bytes;
-use tidegate::wire::{ResponseSettings, RetryAfterFormat};
+use tidegate::domain::RetryAfterFormat;
+use tidegate::wire::ResponseSettings;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::test_server::{NOW, Server, Wanted, encoded, question, soon};
