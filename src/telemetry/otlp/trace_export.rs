@@ -28,8 +28,7 @@ use prost::Message as _;
 use super::http_sender::HttpSender;
 use super::{ExportStats, OtlpError, OtlpTarget, SamplingRule, ServiceIdentity};
 use crate::domain::{
-    Code, Micros, NodeCall, OtlpProtocol, RpcOutcome, Trace, TraceParent, TraceRecord,
-    TracedDecision,
+    Micros, NodeCall, OtlpProtocol, RpcOutcome, Trace, TraceParent, TraceRecord, TracedDecision,
 };
 
 /// Name of the gRPC service in span attributes, following OpenTelemetry's conventions for RPC
@@ -166,13 +165,9 @@ fn decision_attributes(recorded: Option<&TracedDecision>, outcome: RpcOutcome) -
         KeyValue::new("rpc.grpc.status_code", status),
     ];
     let Some(decision) = recorded else { return attributes };
-    let code = match decision.code {
-        Code::Ok => "OK",
-        Code::OverLimit => "OVER_LIMIT",
-    };
     let descriptors = i64::try_from(decision.descriptors).unwrap_or(i64::MAX);
     attributes.extend([
-        KeyValue::new("tidegate.code", code),
+        KeyValue::new("tidegate.code", decision.code.as_str()),
         KeyValue::new("tidegate.source", decision.source.as_str()),
         KeyValue::new("tidegate.descriptors", descriptors),
     ]);
