@@ -14,6 +14,7 @@ pub(crate) mod fixtures;
 mod fraction;
 mod held_memory;
 mod histogram;
+mod http_reply;
 mod limit;
 mod log_limiter;
 mod named_enum;
@@ -42,6 +43,7 @@ pub use histogram::{
     BATCH_SIZE_BOUNDS, BatchSizeHistogram, DURATION_BOUNDS_US, DurationHistogram, Histogram,
     HistogramSnapshot, add_relaxed,
 };
+pub use http_reply::HttpReply;
 pub use limit::{
     Algorithm, Bucket, Charge, Concurrency, FixedWindow, Hybrid, Limit, OnStoreFailure, Rate,
     Refill, SlidingLog, SlidingWindow, Unit, Window,
