@@ -64,9 +64,21 @@ impl Settings {
             let advice = format!("{one} and {other} are both {port}: give each its own port");
             conflict(true, "ports", &advice);
         }
-        for (is_broken, names, advice) in self.control_plane_conflicts() {
-            conflict(is_broken, names, advice);
-        }
+
+        let uses_control_plane = self.config_type == PolicySourceKind::ControlPlane;
+        let has_both = uses_control_plane && !self.policy.is_empty();
+        let advice = "the control plane has the policy: remove one of them";
+        conflict(has_both, "--policy, --config-type grpc_xds_sotw", advice);
+        let is_unused = !uses_control_plane && self.policy_defaults.is_some();
+        let advice = "policy files say everything themselves: add --config-type grpc_xds_sotw";
+        conflict(is_unused, "--policy-defaults", advice);
+        let has_half = self.xds_tls_cert.is_some() != self.xds_tls_key.is_some();
+        let advice = "a client certificate and its key belong together: give both";
+        conflict(has_half, "--xds-tls-cert, --xds-tls-key", advice);
+        let has_files = self.xds_tls_cert.is_some() || self.xds_tls_cacert.is_some();
+        let is_plain = uses_control_plane && !self.xds_tls && has_files;
+        let advice = "without TLS, the connection is in plain text: add --xds-tls";
+        conflict(is_plain, "--xds-tls-…", advice);
 
         if self.counts_in_redis() {
             errors.extend(self.redis().err());
@@ -136,36 +148,6 @@ impl Settings {
         ];
         let unused = possible.into_iter().filter(|(is_unused, ..)| *is_unused);
         unused.map(|(_, names, advice)| (names, advice)).collect()
-    }
-
-    /// Checks the settings of the control plane for conflicts. Returns a tuple for each possible
-    /// conflict: whether it exists, the names of the settings, and advice.
-    fn control_plane_conflicts(&self) -> [(bool, &'static str, &'static str); 4] {
-        let uses_control_plane = self.config_type == PolicySourceKind::ControlPlane;
-        let has_half_identity = self.xds_tls_cert.is_some() != self.xds_tls_key.is_some();
-        let has_files = self.xds_tls_cert.is_some() || self.xds_tls_cacert.is_some();
-        [
-            (
-                uses_control_plane && !self.policy.is_empty(),
-                "--policy, --config-type grpc_xds_sotw",
-                "the control plane has the policy: remove one of them",
-            ),
-            (
-                !uses_control_plane && self.policy_defaults.is_some(),
-                "--policy-defaults",
-                "policy files say everything themselves: add --config-type grpc_xds_sotw",
-            ),
-            (
-                has_half_identity,
-                "--xds-tls-cert, --xds-tls-key",
-                "a client certificate and its key belong together: give both",
-            ),
-            (
-                uses_control_plane && !self.xds_tls && has_files,
-                "--xds-tls-…",
-                "without TLS, the connection is in plain text: add --xds-tls",
-            ),
-        ]
     }
 
     /// Returns whether counters are kept in Redis, and not in the memory of this process.
