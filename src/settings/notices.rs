@@ -4,7 +4,6 @@
 //! The envoyproxy/ratelimit settings that Tidegate supports are in `table`; `precedence` rejects
 //! unsupported settings that change decisions.
 
-use std::fmt;
 use std::net::IpAddr;
 
 use super::drop_in::DropIn;
@@ -38,18 +37,6 @@ pub enum NoticeKind {
     NoEffect,
     /// A valid value, or a missing setting, that carries a risk.
     Risk,
-}
-
-impl fmt::Display for Notice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Notice { name, text, .. } = self;
-        match self.kind {
-            NoticeKind::UnknownVariable => write!(f, "unknown environment variable {name}: {text}"),
-            NoticeKind::UnknownArgument => write!(f, "unknown argument {name}: {text}"),
-            NoticeKind::NoEffect => write!(f, "{name} has no effect: {text}"),
-            NoticeKind::Risk => write!(f, "{name} {text}"),
-        }
-    }
 }
 
 /// Environment variables of envoyproxy/ratelimit without an effect, and why they have none. A
@@ -323,6 +310,15 @@ mod tests {
     use super::*;
     use crate::settings::{Settings, Sources};
 
+    fn shown(Notice { kind, name, text }: &Notice) -> String {
+        match kind {
+            NoticeKind::UnknownVariable => format!("unknown environment variable {name}: {text}"),
+            NoticeKind::UnknownArgument => format!("unknown argument {name}: {text}"),
+            NoticeKind::NoEffect => format!("{name} has no effect: {text}"),
+            NoticeKind::Risk => format!("{name} {text}"),
+        }
+    }
+
     fn environment(pairs: &[(&str, &str)]) -> TextMap {
         pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
     }
@@ -331,7 +327,7 @@ mod tests {
         let environment = environment(pairs);
         let sources = Sources { environment: environment.clone(), ..Sources::default() };
         let (settings, _) = Settings::read(&sources).unwrap();
-        find_notices(&environment, None, &settings).iter().map(Notice::to_string).collect()
+        find_notices(&environment, None, &settings).iter().map(shown).collect()
     }
 
     fn drop_in_notices_for(pairs: &[(&str, &str)], arguments: &[&str]) -> Vec<String> {
@@ -341,7 +337,7 @@ mod tests {
         let sources = Sources { environment: environment.clone(), drop_in, ..Sources::default() };
         let (settings, _) = Settings::read(&sources).unwrap();
         let notices = find_notices(&environment, sources.drop_in.as_ref(), &settings);
-        notices.iter().map(Notice::to_string).collect()
+        notices.iter().map(shown).collect()
     }
 
     #[test]
