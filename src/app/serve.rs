@@ -116,7 +116,7 @@ async fn run(
         rates: RateSampler::default(),
     };
     let (metrics, exporters) = wiring.start_metrics()?;
-    http_ports.log_addresses(listener.addresses().first().map(ToString::to_string));
+    http_ports.log_addresses(listener.address().map(|address| address.to_string()));
     let http_ports = http_ports.serve(wiring, metrics);
     tokio::spawn(drain_rejected_keys(Arc::clone(&decider), Arc::clone(&telemetry)));
     let is_connected = tokio::select! {
@@ -142,16 +142,16 @@ async fn run(
         tokio::spawn(signals.exit_on_next_signal());
         drain
     };
-    let mut draining = listener.serve(Router::new(rate_limit, health), stop).await?;
+    let mut draining = listener.serve(Router::new(rate_limit, health), stop).await;
     let deadline = draining.deadline();
     drop(watchers);
     // Calls on both ports may need the connections to Redis, and so do the tasks that calls leave
     // behind. The connections run on the worker threads, which therefore stop last.
-    let (drained, ()) = tokio::join!(draining.finish_calls(), http_ports.stop(deadline));
+    let (cut_off, ()) = tokio::join!(draining.finish_calls(), http_ports.stop(deadline));
     let _ = tokio::time::timeout_at(deadline, decider.store().wait_until_idle()).await;
     let _ = tokio::time::timeout(LAST_EXPORT_TIMEOUT, exporters.stop()).await;
     draining.stop().await;
-    tracing::info!(cut_off = drained.cut_off, "stopped");
+    tracing::info!(cut_off, "stopped");
     Ok(())
 }
 

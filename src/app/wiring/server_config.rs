@@ -39,7 +39,7 @@ fn listen_settings(settings: &Settings, tls: Option<Tls>) -> Result<ListenSettin
     };
     let granted = available_parallelism().unwrap_or(NonZeroUsize::MIN);
     Ok(ListenSettings {
-        addresses: vec![address],
+        address,
         threads: NonZeroUsize::new(settings.threads).unwrap_or(granted),
         limits: server_limits(settings),
         tls,
