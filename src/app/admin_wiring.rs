@@ -10,7 +10,7 @@ use super::process::watcher_thread::WatchedValue;
 use super::rates::RateSampler;
 use super::runtime_overrides::{OverrideView, RuntimeOverrides, words_for};
 use super::try_request::{dry_run_request, to_json};
-use super::wiring::otlp_exporters::{OtlpExporters, OtlpStats};
+use super::wiring::otlp_exporters::{self, OtlpExporters};
 use super::wiring::store_setup::ServiceDecider;
 use super::wiring::{control_plane_metrics, process_metrics, server_config, store_metrics};
 use super::{Configuration, SampleRequest, admin_actions, explain_offline, page_data};
@@ -47,7 +47,7 @@ pub(crate) struct AdminWiring {
 }
 
 /// HTTP handlers of the metrics pages.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct MetricsEndpoints {
     /// Metrics page of the HTTP port.
     pub(crate) public: Arc<MetricsEndpoint>,
@@ -64,7 +64,7 @@ impl AdminWiring {
     ///
     /// Returns an error if an OTLP endpoint, header or CA certificate is invalid.
     pub(crate) fn start_metrics(&self) -> Result<(MetricsEndpoints, OtlpExporters), Failure> {
-        let stats = OtlpStats::default();
+        let stats = otlp_exporters::new_stats();
         let mut metrics = store_metrics::sources(
             &self.decider,
             &self.connection_stats,
@@ -73,7 +73,7 @@ impl AdminWiring {
         );
         metrics.push(store_metrics::unreadable_source(&self.unreadable));
         metrics.extend(self.control_plane.as_ref().map(control_plane_metrics::source));
-        metrics.push(export_metrics(vec![Arc::clone(&stats.metrics), Arc::clone(&stats.traces)]));
+        metrics.push(export_metrics(stats.clone()));
         let metrics = Arc::new(AllMetrics::new(Arc::clone(&self.telemetry), metrics));
         let settings = &self.configuration.settings;
         let endpoint = |page: MetricsPage| {

@@ -10,11 +10,13 @@ use tonic::transport::{Channel, Endpoint};
 use crate::domain::with_causes;
 use crate::tls::{CertificateReader, ClientCertificates, Connector, SocketError};
 
-/// Timeout for connecting, including the TLS handshake.
+/// Timeout for connecting to the control plane. Enough for a TLS handshake over several networks;
+/// the next attempt may reach another address of the same name.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Interval of TCP keepalive probes on an idle connection. HTTP/2 pings cannot replace them, because
-/// gRPC servers written in Go close connections that send more than one ping in five minutes.
+/// Interval of TCP keepalive probes to the control plane. With three probes, a dead connection is
+/// noticed within two minutes. HTTP/2 pings would not do, because servers on go-control-plane close
+/// connections that ping more often than every five minutes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Configuration of the connection to a control plane.

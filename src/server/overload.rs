@@ -85,7 +85,7 @@ impl Overload {
     /// Returns the number of calls that one read may pass.
     pub(crate) fn quota(&self) -> usize {
         let limit = self.limit.load(Ordering::Relaxed);
-        let in_flight = self.started.load(Ordering::Relaxed) + self.call_queue.len();
+        let in_flight = self.started.load(Ordering::Relaxed) + self.call_queue.load(Ordering::Relaxed);
         limit.saturating_sub(in_flight).min((limit / READS_PER_LIMIT).max(1))
     }
 

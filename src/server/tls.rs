@@ -43,17 +43,6 @@ pub struct TlsMaterial {
     pub grants: Vec<DomainGrant>,
 }
 
-impl std::fmt::Debug for TlsMaterial {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let TlsMaterial { client_authority, allowed_callers, grants, .. } = self;
-        f.debug_struct("TlsMaterial")
-            .field("client_authority", &client_authority.is_some())
-            .field("allowed_callers", allowed_callers)
-            .field("grants", grants)
-            .finish_non_exhaustive()
-    }
-}
-
 /// TLS configuration in use, shared by all clones. [`Tls::replace`] affects only new connections.
 #[derive(Clone, Debug)]
 pub struct Tls {

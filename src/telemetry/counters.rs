@@ -66,7 +66,7 @@ pub struct Telemetry {
     /// counters of request overrides (`RuleTable::overrides`). A single override has no counters of
     /// its own: callers choose the overrides, so the number of counters would be unbounded.
     pub(super) overrides: RuleCounters,
-    detailed_counters: DetailedCounters,
+    pub(super) detailed_counters: DetailedCounters,
     calls_without_limit: CallsWithoutLimit,
     workers: Box<[WorkerCounters]>,
     pub(super) lost_bills: LostBills,
@@ -232,10 +232,6 @@ impl Telemetry {
     /// Returns the statistics of the most frequently rejected keys.
     pub fn top_rejected(&self) -> &TopRefusals {
         &self.top_rejected
-    }
-
-    pub(super) fn detailed_counters(&self) -> &DetailedCounters {
-        &self.detailed_counters
     }
 
     pub(super) fn rule_tables(&self) -> Arc<RuleTables> {
@@ -509,9 +505,9 @@ mod tests {
             let detailed = DetailedCheck { domain: "d", rule_path, detailed_path: &detailed_path };
             telemetry.on_detailed_check(&passed_check(id), &detailed);
         }
-        assert_eq!(telemetry.detailed_counters().rows().len(), 2);
+        assert_eq!(telemetry.detailed_counters.rows().len(), 2);
         telemetry.record_policy_load(RuleId(2), [name("d.b")], "2", Micros(2));
-        let rows = telemetry.detailed_counters().rows();
+        let rows = telemetry.detailed_counters.rows();
         let rows: Vec<_> = rows.iter().map(|row| (&*row.path, row.counters.hits().total)).collect();
         assert_eq!(rows, [("d.b_x", 1)]);
     }

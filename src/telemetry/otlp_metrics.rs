@@ -43,12 +43,6 @@ pub struct MetricsExporter {
     stats: Arc<ExportStats>,
 }
 
-impl fmt::Debug for MetricsExporter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MetricsExporter").finish_non_exhaustive()
-    }
-}
-
 impl MetricsExporter {
     /// Creates an exporter that sends `metrics` to `target`. `now` reads the wall clock. Must be
     /// called within a Tokio runtime.
@@ -276,7 +270,7 @@ const EXPORTS: MetricFamily = counter("otlp_exports", "OTLP exports per signal a
     .with_labels(&["signal", "result"]);
 
 /// Returns a metric source that reports the numbers of OTLP exports of these signals.
-pub fn export_metrics(signals: Vec<Arc<ExportStats>>) -> MetricSource {
+pub fn export_metrics(signals: [Arc<ExportStats>; 2]) -> MetricSource {
     Box::new(move |sink| {
         let counts = signals.iter().flat_map(|stats| {
             let labels = |result| [("signal", stats.signal), ("result", result)];

@@ -85,7 +85,7 @@ impl Telemetry {
         let totals = self.sum_workers();
         let tables = self.rule_tables();
         let mut detailed: HashMap<RuleName, RuleSnapshot> = HashMap::new();
-        for row in self.detailed_counters().rows() {
+        for row in self.detailed_counters.rows() {
             detailed.entry(row.rule).or_default().add(&row.counters, self.global_shadow);
         }
         let rules = tables.current.by_name.iter().map(|(name, counters)| {

@@ -23,20 +23,11 @@ pub(crate) struct OtlpExporters {
     metrics: Option<(watch::Sender<bool>, JoinHandle<()>)>,
 }
 
-/// Export statistics for metrics and for traces. Both always exist, so that their time series are
-/// present even if nothing is exported.
-pub(crate) struct OtlpStats {
-    pub(crate) metrics: Arc<ExportStats>,
-    pub(crate) traces: Arc<ExportStats>,
-}
+/// Counts of the exports of metrics, then of traces.
+pub(crate) type OtlpStats = [Arc<ExportStats>; 2];
 
-impl Default for OtlpStats {
-    fn default() -> Self {
-        OtlpStats {
-            metrics: Arc::new(ExportStats::new("metrics")),
-            traces: Arc::new(ExportStats::new("traces")),
-        }
-    }
+pub(crate) fn new_stats() -> OtlpStats {
+    ["metrics", "traces"].map(|signal| Arc::new(ExportStats::new(signal)))
 }
 
 impl OtlpExporters {
@@ -49,7 +40,7 @@ impl OtlpExporters {
         settings: &Settings,
         telemetry: &Arc<Telemetry>,
         metrics: Arc<AllMetrics>,
-        stats: &OtlpStats,
+        [metrics_stats, traces_stats]: &OtlpStats,
     ) -> Result<OtlpExporters, Failure> {
         let mut exporters = OtlpExporters { telemetry: Arc::clone(telemetry), metrics: None };
         let otlp = settings.otlp().map_err(|error| Failure::Settings(vec![error]))?;
@@ -68,12 +59,12 @@ impl OtlpExporters {
         if let Some(endpoint) = &otlp.traces_endpoint {
             let sampling = SamplingRule::new(otlp.parent_based, otlp.sample_ratio);
             let target = target(settings, &otlp, endpoint)?;
-            let traces = TraceExporter::open(&target, &identity, sampling, &stats.traces);
+            let traces = TraceExporter::open(&target, &identity, sampling, traces_stats);
             telemetry.set_trace_exporter(traces.map_err(unusable)?);
         }
         if let Some(endpoint) = &otlp.metrics_endpoint {
             let (now, target) = (|| Clock::System.now(), target(settings, &otlp, endpoint)?);
-            let metrics = MetricsExporter::open(&target, &identity, metrics, now, &stats.metrics);
+            let metrics = MetricsExporter::open(&target, &identity, metrics, now, metrics_stats);
             let (stop, stops) = watch::channel(false);
             let task =
                 tokio::spawn(metrics.map_err(unusable)?.run(settings.otlp_metrics_interval, stops));
