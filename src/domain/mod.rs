@@ -16,6 +16,7 @@ mod held_memory;
 mod histogram;
 mod http_reply;
 mod limit;
+mod lock;
 mod log_limiter;
 mod named_enum;
 mod outcome;
@@ -48,6 +49,7 @@ pub use limit::{
     Algorithm, Bucket, Charge, Concurrency, FixedWindow, Hybrid, Limit, OnStoreFailure, Rate,
     Refill, SlidingLog, SlidingWindow, Unit, Window,
 };
+pub use lock::Lock;
 pub use log_limiter::{LogLimiter, SuppressedLines};
 pub(crate) use named_enum::named_enum;
 pub use outcome::{
