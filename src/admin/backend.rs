@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 
+use crate::domain::HttpReply;
+
 /// Response body, or an error message that is sent with status 400.
 pub type TextResult = Result<String, String>;
 
@@ -17,7 +19,7 @@ pub trait Backend: Send + Sync + 'static {
     fn outage(&self) -> Option<String>;
 
     /// Decides the rate limit request in the body of a `/json` request.
-    fn decide_json(&self, body: Vec<u8>) -> impl Future<Output = DecisionResponse> + Send;
+    fn decide_json(&self, body: Vec<u8>) -> impl Future<Output = HttpReply> + Send;
 
     /// Decides a forward-auth request, in which a proxy asks whether to admit an HTTP request.
     /// `headers` are those of the HTTP request, and `x-forwarded-*` headers that describe it.
@@ -27,7 +29,7 @@ pub trait Backend: Send + Sync + 'static {
         domain: &str,
         headers: &HeaderMap,
         denied_status: u16,
-    ) -> impl Future<Output = DecisionResponse> + Send;
+    ) -> impl Future<Output = HttpReply> + Send;
 
     /// Lists all limits, one per line, in the format that envoyproxy/ratelimit uses.
     fn rlconfig(&self) -> String;
@@ -74,19 +76,6 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns the operator token. Called for each request that changes the service, so that a
     /// rotated token takes effect without a restart.
     fn token(&self) -> OperatorToken;
-}
-
-/// Response to a `/json` or `/authz` request.
-#[derive(Clone, Debug)]
-pub struct DecisionResponse {
-    /// HTTP status: 200 for OK, 429 for OVER_LIMIT (or 403 for `/authz` with `denied_status=403`),
-    /// 400 for an invalid request, 503 for an unavailable store.
-    pub status: u16,
-    /// Names and values of the response headers. Without a `content-type` header, the body is sent
-    /// as plain text.
-    pub headers: Vec<(String, String)>,
-    /// Response body; with status 400 or 503, one line of text.
-    pub body: String,
 }
 
 /// Query parameters of `/explain` and `/try`.

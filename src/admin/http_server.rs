@@ -112,7 +112,7 @@ pub async fn serve(
             tokio::select! {
                 () = serve_connection(stream, routes, limits.head_timeout, &unreadable, phase) => {}
                 _ = evicted => {}
-                () = closer.closed() => {}
+                () = closer.notified() => {}
             }
             drop(slot);
         });
@@ -127,19 +127,7 @@ pub async fn serve(
 
 /// Handle that closes the connection on which a request arrived. Route handlers get it from the
 /// request's extensions.
-#[derive(Clone, Debug, Default)]
-pub(super) struct ConnectionCloser(Arc<Notify>);
-
-impl ConnectionCloser {
-    /// Closes the connection immediately, even if a response is still being sent.
-    pub(super) fn close(&self) {
-        self.0.notify_one();
-    }
-
-    async fn closed(&self) {
-        self.0.notified().await;
-    }
-}
+pub(super) type ConnectionCloser = Arc<Notify>;
 
 /// Queue of connections, oldest first. May include connections that have already closed.
 #[derive(Default)]

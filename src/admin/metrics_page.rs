@@ -28,7 +28,6 @@ const SHARED_AGE_MAX: Duration = Duration::from_secs(1);
 const READ_TIME_MIN: Duration = Duration::from_secs(10);
 
 /// Handler of the metrics page in two formats, OpenMetrics and plain text.
-#[derive(Debug)]
 pub struct MetricsEndpoint {
     openmetrics: SharedPage,
     plain: SharedPage,
@@ -129,12 +128,6 @@ impl SharedPage {
     }
 }
 
-impl fmt::Debug for SharedPage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedPage").finish_non_exhaustive()
-    }
-}
-
 /// Returns a response body that sends a rendered metrics page without copying its text. If the
 /// rendering is revoked before the whole body has been sent, the connection is closed.
 fn share_text(rendering: Arc<Rendering>, connection: ConnectionCloser) -> Bytes {
@@ -142,7 +135,7 @@ fn share_text(rendering: Arc<Rendering>, connection: ConnectionCloser) -> Bytes 
     let mut revoked = rendering.revoked.subscribe();
     tokio::spawn(async move {
         tokio::select! {
-            Ok(_) = revoked.wait_for(|revoked| *revoked) => connection.close(),
+            Ok(_) = revoked.wait_for(|revoked| *revoked) => connection.notify_one(),
             _ = sent => {}
         }
     });

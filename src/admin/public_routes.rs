@@ -18,11 +18,11 @@ use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 use tokio::time;
 
-use super::backend::{Backend, DecisionResponse};
+use super::backend::Backend;
 use super::error_response;
 use super::metrics_page::{MetricsEndpoint, metrics_routes};
 use super::query::Query;
-use crate::domain::{CallPlace, CallerMemory, HeldBuffer, Hold};
+use crate::domain::{CallPlace, CallerMemory, HeldBuffer, Hold, HttpReply};
 
 /// Bounds of the request bodies of `/json`.
 #[derive(Clone, Debug)]
@@ -127,7 +127,7 @@ async fn handle_json(
     decision_response(backend.decide_json(body).await)
 }
 
-fn decision_response(answer: DecisionResponse) -> Response {
+fn decision_response(answer: HttpReply) -> Response {
     let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     // Without headers, `into_response` sets the content type to plain text.
     let mut response = (status, answer.body).into_response();

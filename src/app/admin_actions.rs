@@ -17,9 +17,8 @@ use super::wiring::store_setup::ServiceDecider;
 use crate::admin::{AdminAction, TextResult};
 use crate::clock::Clock;
 use crate::decide::CounterSnapshot;
-use crate::domain::{Entry, Source};
+use crate::domain::{Entry, Source, Verbosity};
 use crate::policy::{MatchEnd, Policy, RuleOverride};
-use crate::telemetry::Verbosity;
 
 /// Starts a background thread that rereads the operator's token from its file every second, so that
 /// the token can be rotated. The routes never read the file themselves, so a hanging file system

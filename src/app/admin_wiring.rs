@@ -10,21 +10,20 @@ use super::process::watcher_thread::WatchedValue;
 use super::rates::RateSampler;
 use super::runtime_overrides::{OverrideView, RuntimeOverrides, words_for};
 use super::try_request::{dry_run_request, to_json};
-use super::wiring::otlp_exporters::{OtlpExporters, OtlpStats};
+use super::wiring::otlp_exporters::{self, OtlpExporters};
 use super::wiring::store_setup::ServiceDecider;
 use super::wiring::{control_plane_metrics, process_metrics, server_config, store_metrics};
 use super::{Configuration, SampleRequest, admin_actions, explain_offline, page_data};
 use crate::admin::{
-    AdminAction, Backend, DecisionResponse, JsonBodies, MetricsEndpoint, OperatorToken,
-    PolicyQuery, SampleQuery, TextResult,
+    AdminAction, Backend, JsonBodies, MetricsEndpoint, OperatorToken, PolicyQuery, SampleQuery,
+    TextResult,
 };
 use crate::clock::Clock;
 use crate::control_plane::ControlPlaneStatus;
-use crate::domain::{CallerMemory, UnreadableCallers};
+use crate::domain::{CallerMemory, HttpReply, UnreadableCallers};
 use crate::server::{ConnectionStats, Health, RlsService, TlsCounters};
 use crate::store::redis::script::keys::Prefix;
 use crate::telemetry::{AllMetrics, MetricsPage, Telemetry, export_metrics};
-use crate::wire::HttpReply;
 
 /// Components of the service that the HTTP ports show and change.
 pub(crate) struct AdminWiring {
@@ -48,7 +47,7 @@ pub(crate) struct AdminWiring {
 }
 
 /// HTTP handlers of the metrics pages.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct MetricsEndpoints {
     /// Metrics page of the HTTP port.
     pub(crate) public: Arc<MetricsEndpoint>,
@@ -65,7 +64,7 @@ impl AdminWiring {
     ///
     /// Returns an error if an OTLP endpoint, header or CA certificate is invalid.
     pub(crate) fn start_metrics(&self) -> Result<(MetricsEndpoints, OtlpExporters), Failure> {
-        let stats = OtlpStats::default();
+        let stats = otlp_exporters::new_stats();
         let mut metrics = store_metrics::sources(
             &self.decider,
             &self.connection_stats,
@@ -74,7 +73,7 @@ impl AdminWiring {
         );
         metrics.push(store_metrics::unreadable_source(&self.unreadable));
         metrics.extend(self.control_plane.as_ref().map(control_plane_metrics::source));
-        metrics.push(export_metrics(vec![Arc::clone(&stats.metrics), Arc::clone(&stats.traces)]));
+        metrics.push(export_metrics(stats.clone()));
         let metrics = Arc::new(AllMetrics::new(Arc::clone(&self.telemetry), metrics));
         let settings = &self.configuration.settings;
         let endpoint = |page: MetricsPage| {
@@ -121,18 +120,12 @@ impl Backend for AdminWiring {
         Some(outage.to_string())
     }
 
-    async fn decide_json(&self, body: Vec<u8>) -> DecisionResponse {
-        decision_response(self.rate_limit.answer_json(&body).await)
+    async fn decide_json(&self, body: Vec<u8>) -> HttpReply {
+        self.rate_limit.answer_json(&body).await
     }
 
-    async fn authorize(
-        &self,
-        domain: &str,
-        headers: &HeaderMap,
-        denied_status: u16,
-    ) -> DecisionResponse {
-        let reply = self.rate_limit.answer_forward_auth(domain, headers, denied_status).await;
-        decision_response(reply)
+    async fn authorize(&self, domain: &str, headers: &HeaderMap, denied_status: u16) -> HttpReply {
+        self.rate_limit.answer_forward_auth(domain, headers, denied_status).await
     }
 
     fn rlconfig(&self) -> String {
@@ -217,9 +210,4 @@ impl Backend for AdminWiring {
 fn sample_request(query: &SampleQuery) -> Result<SampleRequest, String> {
     let request = SampleRequest::parse(query.domain.clone(), &query.descriptors, query.hits);
     request.map_err(|error| error.to_string())
-}
-
-fn decision_response(reply: HttpReply) -> DecisionResponse {
-    let HttpReply { status, headers, body } = reply;
-    DecisionResponse { status, headers, body }
 }

@@ -3,7 +3,7 @@
 //!
 //! The client is in `control_plane`. `policy_watcher` activates policies from files.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 
 use tokio::sync::watch;
@@ -15,7 +15,7 @@ use super::runtime_overrides::RuntimeOverrides;
 use super::wiring::control_plane_config;
 use crate::clock::Clock;
 use crate::control_plane::{ControlPlaneStatus, LastGood, PolicyReceiver, ResponseEffect};
-use crate::domain::RuleId;
+use crate::domain::{Lock, RuleId};
 use crate::policy::{Policy, Secret};
 use crate::settings::Settings;
 use crate::telemetry::Telemetry;
@@ -27,7 +27,7 @@ const THREAD_NICENESS: i32 = 10;
 /// Latest policy from a control plane, shared by the control plane client's thread and the service.
 #[derive(Debug)]
 pub(super) struct ControlPlanePolicy {
-    state: Mutex<CurrentPolicy>,
+    state: Lock<CurrentPolicy>,
     /// Whether the first policy has arrived.
     has_first: watch::Sender<bool>,
     status: Arc<ControlPlaneStatus>,
@@ -57,7 +57,7 @@ impl ControlPlanePolicy {
         let status = Arc::new(ControlPlaneStatus::default());
         let client = control_plane_config::build_client(settings, Arc::clone(&status))?;
         let policy = Arc::new(ControlPlanePolicy {
-            state: Mutex::default(),
+            state: Lock::default(),
             has_first: watch::Sender::new(false),
             status,
         });
@@ -94,7 +94,7 @@ impl ControlPlanePolicy {
     /// Returns the latest policy. Before the first one arrives, returns an empty policy, which
     /// admits every call.
     pub(super) fn latest(&self, secret: &Secret) -> Arc<Policy> {
-        let latest = self.lock_state().latest.clone();
+        let latest = self.state.lock().latest.clone();
         latest.unwrap_or_else(|| Arc::new(Policy::build(Vec::new(), secret.clone())))
     }
 
@@ -102,7 +102,7 @@ impl ControlPlanePolicy {
     /// newer than `policy`, with which the service was started, has already arrived, it takes
     /// effect immediately.
     pub(super) fn attach(&self, service: Arc<RuntimeOverrides>, policy: &Arc<Policy>) {
-        let mut state = self.lock_state();
+        let mut state = self.state.lock();
         if let Some(latest) = state.latest.as_ref().filter(|latest| !Arc::ptr_eq(latest, policy)) {
             service.replace_policy(Arc::clone(latest));
         }
@@ -114,17 +114,13 @@ impl ControlPlanePolicy {
     }
 
     fn replace(&self, policy: &Arc<Policy>) {
-        let mut state = self.lock_state();
+        let mut state = self.state.lock();
         state.latest = Some(Arc::clone(policy));
         if let Some(service) = &state.service {
             service.replace_policy(Arc::clone(policy));
         }
         drop(state);
         self.has_first.send_replace(true);
-    }
-
-    fn lock_state(&self) -> MutexGuard<'_, CurrentPolicy> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -198,7 +194,7 @@ mod tests {
 
     fn activator() -> Activator {
         let policy = Arc::new(ControlPlanePolicy {
-            state: Mutex::default(),
+            state: Lock::default(),
             has_first: watch::Sender::new(false),
             status: Arc::default(),
         });

@@ -14,7 +14,7 @@ use super::offline_engine::{OfflineEngine, plain_descriptor, to_entries};
 use super::process::exit_codes::Failure;
 use crate::clock::Clock;
 use crate::decide::REMAINING_UNLIMITED;
-use crate::domain::{Code, Decision, Descriptor, Entry, Request, Status, escaped, nearest_word};
+use crate::domain::{Decision, Descriptor, Entry, Request, Status, escaped, nearest_word};
 use crate::policy::{MatchEnd, Policy};
 use crate::settings::Sources;
 use crate::store::redis::script::keys::Prefix;
@@ -139,14 +139,14 @@ pub fn explain(
 
 fn describe_decision(decision: &Decision<'_>, text: &mut String) {
     // Writing into a String cannot fail.
-    let _ = writeln!(text, "the first call would be answered {}", code_name(decision.code));
+    let _ = writeln!(text, "the first call would be answered {}", decision.code.as_str());
     for (at, status) in decision.statuses.iter().enumerate() {
         let _ = writeln!(text, "  descriptor {}: {}", at + 1, describe_status(status));
     }
 }
 
 fn describe_status(status: &Status<'_>) -> String {
-    let mut text = code_name(status.code).to_owned();
+    let mut text = status.code.as_str().to_owned();
     match (&status.shown, status.remaining) {
         (Some(_), remaining) => {
             let _ = write!(text, ", {remaining} left");
@@ -158,11 +158,4 @@ fn describe_status(status: &Status<'_>) -> String {
         let _ = write!(text, ", {} s", reset.ceil_secs());
     }
     text
-}
-
-pub(super) fn code_name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::OverLimit => "OVER_LIMIT",
-    }
 }

@@ -14,9 +14,9 @@ use super::policy_files::{PolicyFiles, ReadFile};
 use super::process::exit_codes::Failure;
 use super::process::files_and_env::{FileError, malformed, read_secret_file};
 use super::wiring::server_config;
-use crate::domain::{Charge, RuleId};
+use crate::domain::RuleId;
 use crate::policy::{self, Diagnostic, FILE_BYTES_CEILING, Options, Policy, Secret, Source};
-use crate::settings::{ChargeSetting, DropIn, Settings, Sources};
+use crate::settings::{DropIn, Settings, Sources};
 
 /// Compiled policy with its warnings and the fingerprint of its files.
 #[derive(Debug)]
@@ -150,21 +150,12 @@ pub(super) fn serving_key_secret(settings: &Settings) -> Result<Secret, Failure>
 pub(super) fn policy_options(settings: &Settings) -> Options {
     Options {
         merge_domains: settings.merge_domain_config,
-        charge: convert_charge(settings.charge),
+        charge: settings.charge,
         // The ratio is 0 to 1.
         near_at: (settings.near_limit_ratio * 1e6).round() as u32,
         bounds: server_config::bounds(settings),
         file_bytes_max: settings.policy_file_size,
         total_bytes_max: settings.policy_size,
-    }
-}
-
-/// Converts the value of the `--charge` setting to the type that limits use.
-fn convert_charge(setting: ChargeSetting) -> Charge {
-    match setting {
-        ChargeSetting::Admitted => Charge::Admitted,
-        ChargeSetting::Billed => Charge::Billed,
-        ChargeSetting::Always => Charge::Always,
     }
 }
 

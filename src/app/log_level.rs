@@ -1,11 +1,11 @@
 //! Log level at run time: the configured level, or a level that an operator has set, optionally for
 //! a limited time.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::runtime_overrides::seconds_left;
-use crate::telemetry::{LogHandle, Verbosity};
+use crate::domain::{Lock, Verbosity};
+use crate::telemetry::LogHandle;
 
 /// Control that sets the log level at run time, and restores the configured level when the change
 /// expires.
@@ -13,7 +13,7 @@ use crate::telemetry::{LogHandle, Verbosity};
 pub(super) struct LogLevelControl {
     logs: LogHandle,
     configured: Verbosity,
-    current: Mutex<CurrentLevel>,
+    current: Lock<CurrentLevel>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -25,13 +25,13 @@ struct CurrentLevel {
 
 impl LogLevelControl {
     pub(super) fn new(logs: LogHandle, configured: Verbosity) -> LogLevelControl {
-        let current = Mutex::new(CurrentLevel { level: configured, until: None });
+        let current = Lock::new(CurrentLevel { level: configured, until: None });
         LogLevelControl { logs, configured, current }
     }
 
     /// Sets the log level until the time `until`, or until the next change if `until` is `None`.
     pub(super) fn set(&self, level: Verbosity, until: Option<Instant>, now: Instant) {
-        let mut current = self.lock_current();
+        let mut current = self.current.lock();
         let seconds = until.map(|until| seconds_left(until, now));
         // Log before the change, because the new level may suppress this line.
         tracing::info!(level = level.as_str(), seconds, "log level changed");
@@ -41,7 +41,7 @@ impl LogLevelControl {
 
     /// Restores the configured log level if the operator's change has expired.
     pub(super) fn expire(&self, now: Instant) {
-        let mut current = self.lock_current();
+        let mut current = self.current.lock();
         if current.until.is_some_and(|until| until <= now) {
             self.logs.set(self.configured);
             *current = CurrentLevel { level: self.configured, until: None };
@@ -51,7 +51,7 @@ impl LogLevelControl {
 
     /// Describes the current log level, and the time until it expires, on one line for operators.
     pub(super) fn describe(&self, now: Instant) -> String {
-        let CurrentLevel { level, until } = *self.lock_current();
+        let CurrentLevel { level, until } = *self.current.lock();
         match until {
             Some(until) => {
                 let left = seconds_left(until, now);
@@ -63,9 +63,5 @@ impl LogLevelControl {
             }
             None => format!("{}\n", level.as_str()),
         }
-    }
-
-    fn lock_current(&self) -> MutexGuard<'_, CurrentLevel> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,7 +7,6 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use serde::Serialize;
 
@@ -22,7 +21,7 @@ use crate::domain::{RuleId, UnreadableCallers, UnreadableKind};
 use crate::policy::{Policy, RuleView};
 use crate::store::SharedStore as _;
 use crate::store::redis::client::node_stats::NodeReport;
-use crate::telemetry::{LimitName, NoLimitCount, RejectedBills, Telemetry};
+use crate::telemetry::{Latency, LimitName, NoLimitCount, RejectedBills, Telemetry};
 
 /// Returns the domain, rule and name of a limit, or `None` if the policy has no such rule or limit.
 pub(super) fn limit_name(policy: &Policy, rule: RuleId, limit: usize) -> Option<LimitName> {
@@ -99,7 +98,7 @@ pub(super) struct NowResponse<'a> {
     /// Rules with traffic, busiest first, at most 50.
     rules: Vec<RuleNow<'a>>,
     modes: ModesView<'a>,
-    latency: Option<LatencyPercentiles>,
+    latency: Option<Latency>,
     /// Number of rejected bills since the process started, and a rule that rejected some of them;
     /// `None` if no bill was rejected. A bill is a descriptor that reports hits after they were
     /// used. It is counted only if its rule was checked with 0 hits before.
@@ -196,14 +195,6 @@ fn control_plane_view(status: &ControlPlaneStatus) -> ControlPlaneView {
 }
 
 #[derive(Serialize)]
-struct LatencyPercentiles {
-    calls: u64,
-    p50_ms: f64,
-    p99_ms: f64,
-    p999_ms: f64,
-}
-
-#[derive(Serialize)]
 struct StoreView {
     /// Type of the configured store: `memory` or `redis`.
     kind: &'static str,
@@ -243,7 +234,6 @@ pub(super) fn build_now_response<'a>(
     let GlobalModes { shadow, quota } = decider.modes();
     let memory = decider.store().memory().stats();
     let redis = decider.store().redis();
-    let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
     let mut calls_without_limit = telemetry.calls_without_limit();
     calls_without_limit.sort_by_key(|count| (count.advice.is_empty(), Reverse(count.calls)));
     calls_without_limit.truncate(NO_LIMIT_COUNTS_MAX);
@@ -259,14 +249,7 @@ pub(super) fn build_now_response<'a>(
             without_policy: !telemetry.has_policy(),
             switches: overrides,
         },
-        latency: telemetry.latency(Clock::System.monotonic_now()).map(|latency| {
-            LatencyPercentiles {
-                calls: latency.calls,
-                p50_ms: ms(latency.p50),
-                p99_ms: ms(latency.p99),
-                p999_ms: ms(latency.p999),
-            }
-        }),
+        latency: telemetry.latency(Clock::System.monotonic_now()),
         control_plane: control_plane.map(control_plane_view),
         lost_bills: telemetry.rejected_bills(),
         without_limit: calls_without_limit,

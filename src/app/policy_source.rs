@@ -14,8 +14,8 @@ use crate::control_plane::ControlPlaneStatus;
 use crate::domain::RuleId;
 use crate::policy::{Policy, Secret};
 use crate::server::Health;
-use crate::settings::{PolicySourceKind, Settings, TopValues};
-use crate::telemetry::{Telemetry, ValueDisplay};
+use crate::settings::{PolicySourceKind, Settings};
+use crate::telemetry::Telemetry;
 
 /// Policy with which the service starts, and the source of the policies that replace it.
 pub(super) struct InitialPolicy {
@@ -133,10 +133,7 @@ impl InitialPolicy {
 }
 
 fn new_telemetry(settings: &Settings) -> Arc<Telemetry> {
-    let values = match settings.top_values {
-        TopValues::Shortened => ValueDisplay::Shortened,
-        TopValues::Hashed => ValueDisplay::Hashed,
-    };
-    let telemetry = Telemetry::new(settings.near_limit_ratio).with_value_display(values);
+    let telemetry =
+        Telemetry::new(settings.near_limit_ratio).with_value_display(settings.top_values);
     Arc::new(telemetry.with_global_shadow(settings.shadow_mode))
 }

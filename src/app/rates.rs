@@ -4,11 +4,10 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
-use crate::domain::Micros;
+use crate::domain::{Lock, Micros};
 use crate::telemetry::{RuleName, RuleSnapshot, Snapshot};
 
 /// Maximum age at which a snapshot is reused, 0.9 s. Pages poll once a second, so all viewers share
@@ -24,7 +23,7 @@ const LISTED_RULES_MAX: usize = 50;
 
 /// Sampler that computes current rates from the difference between the last snapshot and a new one.
 #[derive(Debug, Default)]
-pub(super) struct RateSampler(Mutex<LastSample>);
+pub(super) struct RateSampler(Lock<LastSample>);
 
 #[derive(Debug, Default)]
 struct LastSample {
@@ -64,7 +63,7 @@ impl RateSampler {
     /// Returns the current rates. Calls `read` to take a new snapshot unless the last one is
     /// younger than 0.9 s.
     pub(super) fn sample(&self, now: Micros, read: impl FnOnce() -> Snapshot) -> CurrentRates {
-        let mut last = self.lock_last();
+        let mut last = self.0.lock();
         let age = last.snapshot.as_ref().map(|(at, _)| Micros(now.0.abs_diff(at.0)));
         if age.is_some_and(|age| age < SNAPSHOT_AGE_MAX) {
             return last.rates.clone();
@@ -78,10 +77,6 @@ impl RateSampler {
         };
         last.snapshot = Some((now, snapshot));
         last.rates.clone()
-    }
-
-    fn lock_last(&self) -> MutexGuard<'_, LastSample> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

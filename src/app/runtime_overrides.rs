@@ -5,12 +5,13 @@
 //! effect of an override on a rule; `admin` checks the token.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use super::wiring::store_setup::ServiceDecider;
+use crate::domain::Lock;
 use crate::limiter::redis_stack::RedisStack;
 use crate::policy::{Policy, RuleOverride};
 
@@ -22,7 +23,7 @@ const OVERRIDES_MAX: usize = 64;
 #[derive(Debug)]
 pub(super) struct RuntimeOverrides {
     decider: Arc<ServiceDecider>,
-    state: Mutex<OverrideState>,
+    state: Lock<OverrideState>,
 }
 
 #[derive(Debug)]
@@ -94,7 +95,7 @@ impl RuntimeOverrides {
     pub(super) fn new(decider: Arc<ServiceDecider>) -> RuntimeOverrides {
         let loaded = Arc::clone(&decider.policy());
         let state =
-            Mutex::new(OverrideState { loaded, active: Vec::new(), store_disabled_until: None });
+            Lock::new(OverrideState { loaded, active: Vec::new(), store_disabled_until: None });
         RuntimeOverrides { decider, state }
     }
 
@@ -112,7 +113,7 @@ impl RuntimeOverrides {
         now: Instant,
     ) -> Result<(), String> {
         let until = lifetime.map(|lifetime| now + lifetime);
-        let mut state = self.lock_state();
+        let mut state = self.state.lock();
         state.loaded.check_override(target, value).map_err(|error| error.to_string())?;
         state.active.retain(|active| active.target != target);
         if state.active.len() >= OVERRIDES_MAX {
@@ -140,7 +141,7 @@ impl RuntimeOverrides {
         lifetime: Option<Duration>,
         now: Instant,
     ) {
-        let mut state = self.lock_state();
+        let mut state = self.state.lock();
         state.store_disabled_until = lifetime.map(|lifetime| now + lifetime);
         redis.set_store_disabled(true);
         tracing::warn!(
@@ -151,7 +152,7 @@ impl RuntimeOverrides {
 
     /// Ends a simulated outage of Redis.
     pub(super) fn enable_store(&self, redis: &RedisStack) {
-        self.lock_state().store_disabled_until = None;
+        self.state.lock().store_disabled_until = None;
         redis.set_store_disabled(false);
         tracing::warn!("Redis enabled again");
     }
@@ -159,7 +160,7 @@ impl RuntimeOverrides {
     /// Removes overrides that have expired by `now`, and ends a simulated outage of Redis if its
     /// time is over.
     pub(super) fn expire(&self, now: Instant) {
-        let is_over = self.lock_state().store_disabled_until.is_some_and(|until| until <= now);
+        let is_over = self.state.lock().store_disabled_until.is_some_and(|until| until <= now);
         if let Some(redis) = self.decider.store().redis().filter(|_| is_over) {
             self.enable_store(redis);
         }
@@ -170,7 +171,7 @@ impl RuntimeOverrides {
     /// policy may not know why an operator set them. Removes an override that cannot be applied to
     /// the new policy, for example because its rule no longer exists.
     pub(super) fn replace_policy(&self, policy: Arc<Policy>) {
-        let mut state = self.lock_state();
+        let mut state = self.state.lock();
         let is_rejected = |active: &mut ActiveOverride| {
             let rejected = policy.check_override(&active.target, active.value).err();
             if let Some(reason) = &rejected {
@@ -193,16 +194,16 @@ impl RuntimeOverrides {
             set_seconds_ago: now.saturating_duration_since(active.set_at).as_secs(),
             effect: effect_of(active.value),
         };
-        self.lock_state().active.iter().map(view).collect()
+        self.state.lock().active.iter().map(view).collect()
     }
 
     /// Returns the policy as loaded, without overrides.
     pub(super) fn loaded(&self) -> Arc<Policy> {
-        Arc::clone(&self.lock_state().loaded)
+        Arc::clone(&self.state.lock().loaded)
     }
 
     fn remove_where(&self, reason: &str, ends: impl Fn(&ActiveOverride) -> bool) -> usize {
-        let mut state = self.lock_state();
+        let mut state = self.state.lock();
         let removed: Vec<_> = state.active.extract_if(.., |active| ends(active)).collect();
         for ActiveOverride { target, value, .. } in &removed {
             tracing::warn!(target, switch = %value, reason, "switch removed");
@@ -225,10 +226,6 @@ impl RuntimeOverrides {
         self.decider.replace_policy(policy);
         self.decider.observer().record_overrides(state.active.len());
         self.decider.store().retire_policy();
-    }
-
-    fn lock_state(&self) -> MutexGuard<'_, OverrideState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

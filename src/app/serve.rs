@@ -30,8 +30,8 @@ use crate::clock::Clock;
 use crate::decide::{Decider, GlobalModes};
 use crate::limiter::any_store::AnyStore;
 use crate::server::{Health, RlsService, Router};
-use crate::settings::{LogFormat, LogLevel, Notice, NoticeKind, Settings};
-use crate::telemetry::{self, LineFormat, Telemetry, Verbosity};
+use crate::settings::{Notice, NoticeKind, Settings};
+use crate::telemetry::{self, Telemetry};
 use crate::wire::ResponseConfig;
 
 /// Number of threads for all work except gRPC calls: probes, scrapes, `/json`, and accepting
@@ -116,7 +116,7 @@ async fn run(
         rates: RateSampler::default(),
     };
     let (metrics, exporters) = wiring.start_metrics()?;
-    http_ports.log_addresses(listener.addresses().first().map(ToString::to_string));
+    http_ports.log_addresses(listener.address().map(|address| address.to_string()));
     let http_ports = http_ports.serve(wiring, metrics);
     tokio::spawn(drain_rejected_keys(Arc::clone(&decider), Arc::clone(&telemetry)));
     let is_connected = tokio::select! {
@@ -142,16 +142,16 @@ async fn run(
         tokio::spawn(signals.exit_on_next_signal());
         drain
     };
-    let mut draining = listener.serve(Router::new(rate_limit, health), stop).await?;
+    let mut draining = listener.serve(Router::new(rate_limit, health), stop).await;
     let deadline = draining.deadline();
     drop(watchers);
     // Calls on both ports may need the connections to Redis, and so do the tasks that calls leave
     // behind. The connections run on the worker threads, which therefore stop last.
-    let (drained, ()) = tokio::join!(draining.finish_calls(), http_ports.stop(deadline));
+    let (cut_off, ()) = tokio::join!(draining.finish_calls(), http_ports.stop(deadline));
     let _ = tokio::time::timeout_at(deadline, decider.store().wait_until_idle()).await;
     let _ = tokio::time::timeout(LAST_EXPORT_TIMEOUT, exporters.stop()).await;
     draining.stop().await;
-    tracing::info!(cut_off = drained.cut_off, "stopped");
+    tracing::info!(cut_off, "stopped");
     Ok(())
 }
 
@@ -163,7 +163,7 @@ fn rate_limit_service(
     let mut service = RlsService::new(Arc::clone(decider), Clock::System, response_config);
     service.bounds = server_config::bounds(settings);
     service.has_limits_service = settings.batches;
-    service.counter_access = server_config::counter_access(settings);
+    service.counter_access = settings.counter_access;
     service.open_permissions = server_config::open_permissions(settings);
     Arc::new(service)
 }
@@ -218,18 +218,8 @@ fn log_notice(Notice { kind, name, text }: Notice) {
 }
 
 fn start_logging(settings: &Settings) -> LogLevelControl {
-    let level = match settings.log_level {
-        LogLevel::Off => Verbosity::Off,
-        LogLevel::Error => Verbosity::Error,
-        LogLevel::Warn => Verbosity::Warn,
-        LogLevel::Info => Verbosity::Info,
-        LogLevel::Debug => Verbosity::Debug,
-    };
-    let format = match settings.log_format {
-        LogFormat::Text => LineFormat::Text,
-        LogFormat::Json => LineFormat::Json,
-    };
-    LogLevelControl::new(telemetry::init_logging(level, format), level)
+    let logs = telemetry::init_logging(settings.log_level, settings.log_format);
+    LogLevelControl::new(logs, settings.log_level)
 }
 
 /// Starts a thread that ends the process with exit code 0 after `hard_limit`, even if the shutdown

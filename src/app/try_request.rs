@@ -6,7 +6,7 @@
 use serde::Serialize;
 
 use super::admin_actions::describe_overrides;
-use super::explain_offline::{SampleRequest, code_name, explain_descriptor};
+use super::explain_offline::{SampleRequest, explain_descriptor};
 use super::offline_engine::{plain_descriptor, to_entries};
 use super::runtime_overrides::RuntimeOverrides;
 use super::wiring::store_setup::ServiceDecider;
@@ -17,7 +17,7 @@ use crate::domain::{Code, Descriptor, Entry, Micros, Request, Status};
 use crate::policy::Policy;
 use crate::store::redis::script::keys::Prefix;
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct TryResponse<'a> {
     charges_nothing: bool,
     /// Predicted code: `OK`, `OVER_LIMIT`, or `UNAVAILABLE` if the store does not respond and a
@@ -78,12 +78,7 @@ pub(super) async fn dry_run_request(
         Err(_) => to_json(&TryResponse {
             charges_nothing: true,
             code: "UNAVAILABLE",
-            source: None,
-            would_be_rejected: false,
-            shadowed: false,
-            limited_by: None,
-            retry_after_ms: None,
-            descriptors: Vec::new(),
+            ..TryResponse::default()
         }),
     };
     Ok(response)
@@ -103,7 +98,7 @@ fn build_response<'a>(
     let each = decision.statuses.iter().zip(limits).zip(explanations);
     let descriptor =
         |((status, limits), explanation): ((&Status<'a>, &Vec<_>), String)| DescriptorPrediction {
-            code: code_name(status.code),
+            code: status.code.as_str(),
             rule: status.rule.and_then(|id| policy.rule(id)).map(|rule| &*rule.path),
             remaining: status.shown.is_some().then_some(status.remaining),
             explanation,
@@ -111,7 +106,7 @@ fn build_response<'a>(
         };
     TryResponse {
         charges_nothing: true,
-        code: code_name(decision.code),
+        code: decision.code.as_str(),
         source: Some(decision.source.as_str()),
         would_be_rejected: decision.shadowed || decision.code == Code::Ok && any_over_in_shadow,
         shadowed: decision.shadowed,

@@ -51,8 +51,7 @@ impl Severity {
     /// Returns the GitHub workflow command that reports a diagnostic of this severity.
     const fn workflow_command(self) -> &'static str {
         match self {
-            Severity::Error => "error",
-            Severity::Warning => "warning",
+            Severity::Error | Severity::Warning => self.name(),
             Severity::Note => "notice",
         }
     }

@@ -10,6 +10,15 @@ use tonic::transport::{Channel, Endpoint};
 use crate::domain::with_causes;
 use crate::tls::{CertificateReader, ClientCertificates, Connector, SocketError};
 
+/// Timeout for connecting to the control plane. Enough for a TLS handshake over several networks;
+/// the next attempt may reach another address of the same name.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Interval of TCP keepalive probes to the control plane. With three probes, a dead connection is
+/// noticed within two minutes. HTTP/2 pings would not do, because servers on go-control-plane close
+/// connections that ping more often than every five minutes.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+
 /// Configuration of the connection to a control plane.
 #[derive(Clone, Debug)]
 pub struct ConnectionConfig {
@@ -19,12 +28,6 @@ pub struct ConnectionConfig {
     pub port: u16,
     /// TLS configuration; `None` means plaintext.
     pub tls: Option<TlsConfig>,
-    /// Timeout for connecting, including the TLS handshake.
-    pub connect_timeout: Duration,
-    /// Interval of TCP keepalive probes on an idle connection; `None` disables them. HTTP/2 pings
-    /// cannot replace them, because gRPC servers written in Go close connections that send more
-    /// than one ping in five minutes.
-    pub keepalive_interval: Option<Duration>,
 }
 
 /// TLS configuration of the connection to a control plane.
@@ -67,13 +70,13 @@ impl ConnectionConfig {
         });
         let connector = Connector::new(host, self.port, tls);
         let mut connector = connector.map_err(|error| error.to_string())?;
-        connector.keepalive_interval = self.keepalive_interval;
+        connector.keepalive_interval = Some(KEEPALIVE_INTERVAL);
         let error = connector.error.clone();
         let connecting = endpoint.connect_with_connector(connector);
-        match tokio::time::timeout(self.connect_timeout, connecting).await {
+        match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
             Ok(Ok(channel)) => Ok((channel, error)),
             Ok(Err(failed)) => Err(with_causes(&failed)),
-            Err(_) => Err(format!("no connection within {:?}", self.connect_timeout)),
+            Err(_) => Err(format!("no connection within {CONNECT_TIMEOUT:?}")),
         }
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::resource::EncodedResource;
-use crate::domain::escaped;
+use crate::domain::escaped_prefix;
 use crate::policy::spec::DomainSpec;
 use crate::policy::{NODES_MAX, Options, PolicyDefaults, ReadBudget, compile_resources};
 
@@ -41,7 +41,7 @@ pub struct RawResource {
 }
 
 /// Reason why a resource was rejected.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub struct Rejection {
     /// Name of the resource, or its position in the response if the name cannot be decoded. Empty
     /// if the whole response was rejected.
@@ -62,19 +62,7 @@ impl Rejection {
 /// Returns the text with control characters escaped. Text longer than [`TEXT_BYTES_MAX`] is cut and
 /// ends with an ellipsis. Used for every text of a control plane that is logged or shown.
 pub(crate) fn escape_and_truncate(text: &str) -> String {
-    // Cut before, too, because a version may have 16 MiB, and up to six times as many escaped.
-    let mut text = escaped(cut_at(text, TEXT_BYTES_MAX + 4)).into_owned();
-    if text.len() > TEXT_BYTES_MAX {
-        text.truncate(cut_at(&text, TEXT_BYTES_MAX).len());
-        text.push('…');
-    }
-    text
-}
-
-/// Returns the longest start of the text that has at most `bytes_max` bytes.
-fn cut_at(text: &str, bytes_max: usize) -> &str {
-    let mut ends = (0..=bytes_max.min(text.len())).rev();
-    &text[..ends.find(|end| text.is_char_boundary(*end)).unwrap_or(0)]
+    escaped_prefix(text.as_bytes(), TEXT_BYTES_MAX)
 }
 
 impl fmt::Display for Rejection {

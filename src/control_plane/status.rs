@@ -1,9 +1,9 @@
 //! Status of the control plane client: counters and state for metrics and the live page.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::last_good::Rejection;
+use crate::domain::Lock;
 
 /// Counters and state of the control plane client, shared with metrics and the live page.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub struct ControlPlaneStatus {
     pub nacks: AtomicU64,
     /// Number of domain compilations.
     pub compiled: AtomicU64,
-    state: Mutex<ControlPlaneState>,
+    state: Lock<ControlPlaneState>,
 }
 
 /// State of the control plane client: policy versions, number of active domains, and errors.
@@ -43,18 +43,14 @@ pub struct ControlPlaneState {
 impl ControlPlaneStatus {
     /// Returns a copy of the state.
     pub fn state(&self) -> ControlPlaneState {
-        self.lock().clone()
+        self.state.lock().clone()
     }
 
     pub(crate) fn update(&self, change: impl FnOnce(&mut ControlPlaneState)) {
-        change(&mut self.lock());
+        change(&mut self.state.lock());
     }
 
     pub(crate) fn add_to_counter(counter: &AtomicU64, by: usize) {
         counter.fetch_add(by as u64, Ordering::Relaxed);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ControlPlaneState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

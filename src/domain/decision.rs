@@ -12,13 +12,15 @@ use super::{
     TraceParent,
 };
 
-/// Rate limit code of a response or of a descriptor's status, as in `RateLimitResponse`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Code {
-    /// The request or descriptor is within its limits.
-    Ok,
-    /// The request or descriptor exceeds a limit.
-    OverLimit,
+named_enum! {
+    /// Rate limit code of a response or of a descriptor's status, as in `RateLimitResponse`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Code {
+        /// The request or descriptor is within its limits.
+        Ok => "OK",
+        /// The request or descriptor exceeds a limit.
+        OverLimit => "OVER_LIMIT",
+    }
 }
 
 /// Identifier of a policy rule. The ids within a policy are consecutive, and an id is not reused

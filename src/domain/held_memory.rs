@@ -12,8 +12,10 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
+
+use super::Lock;
 
 /// Bytes of each caller that count against no budget: the memory of twenty small calls.
 pub const CALLER_FLOOR_BYTES: usize = 64 * 1024;
@@ -35,7 +37,7 @@ pub struct HeldMemory {
     shared_bytes: AtomicUsize,
     /// Number of calls of [`advance_tick`](Self::advance_tick).
     tick: AtomicUsize,
-    callers: Mutex<Callers>,
+    callers: Lock<Callers>,
 }
 
 #[derive(Debug, Default)]
@@ -57,7 +59,7 @@ impl HeldMemory {
             caller_bytes_max,
             shared_bytes: AtomicUsize::new(0),
             tick: AtomicUsize::new(0),
-            callers: Mutex::default(),
+            callers: Lock::default(),
         })
     }
 
@@ -71,9 +73,9 @@ impl HeldMemory {
             is_stalled: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             open_calls: AtomicUsize::new(0),
-            waits: Mutex::default(),
+            waits: Lock::default(),
         });
-        self.lock().all.push(Arc::downgrade(&caller));
+        self.callers.lock().all.push(Arc::downgrade(&caller));
         caller
     }
 
@@ -82,7 +84,7 @@ impl HeldMemory {
     pub fn advance_tick(&self) {
         self.tick.fetch_add(1, Ordering::Relaxed);
         let mut stalled = Vec::new();
-        self.lock().all.retain(|caller| {
+        self.callers.lock().all.retain(|caller| {
             let Some(caller) = caller.upgrade() else { return false };
             if caller.has_stalled_answer() {
                 stalled.push(caller);
@@ -91,14 +93,14 @@ impl HeldMemory {
         });
         for caller in stalled {
             caller.is_stalled.store(true, Ordering::Relaxed);
-            let closer = caller.lock().closer.clone();
+            let closer = caller.waits.lock().closer.clone();
             closer.into_iter().for_each(Waker::wake);
         }
     }
 
     /// Returns the caller that holds most, or nearly most.
     fn find_largest(&self) -> Option<Arc<CallerMemory>> {
-        let mut callers = self.lock();
+        let mut callers = self.callers.lock();
         if let Some(largest) = callers.largest.upgrade()
             && largest.held_bytes() > callers.half_of_largest
         {
@@ -109,10 +111,6 @@ impl HeldMemory {
         callers.largest = Arc::downgrade(&largest);
         callers.half_of_largest = largest.held_bytes() / 2;
         Some(largest)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Callers> {
-        self.callers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -130,7 +128,7 @@ pub struct CallerMemory {
     is_closed: AtomicBool,
     /// Number of calls that have not ended.
     open_calls: AtomicUsize,
-    waits: Mutex<Waits>,
+    waits: Lock<Waits>,
 }
 
 /// Calls of a caller that wait: for the rest of their request, for their decision, or for their
@@ -176,7 +174,7 @@ impl CallerMemory {
 
     /// Sets the task that closes the caller if it [`must_close`](Self::must_close).
     pub fn set_closer(&self, task: &Waker) {
-        self.lock().closer = Some(task.clone());
+        self.waits.lock().closer = Some(task.clone());
     }
 
     /// Returns whether the caller must be closed. Its task asks after it has sent what it can, because
@@ -192,7 +190,7 @@ impl CallerMemory {
     /// Returns `false` if the caller has no call. A call that has not waited yet cannot be lost, but
     /// can be as soon as it does.
     fn lose_oldest_call(&self) -> bool {
-        let mut waits = self.lock();
+        let mut waits = self.waits.lock();
         if waits.ending > 0 || self.is_closed.load(Ordering::Relaxed) {
             return true;
         }
@@ -208,7 +206,7 @@ impl CallerMemory {
 
     /// Closes the caller if it has a task for that.
     fn close(&self) {
-        let closer = self.lock().closer.take();
+        let closer = self.waits.lock().closer.take();
         if let Some(closer) = closer {
             self.is_closed.store(true, Ordering::Relaxed);
             closer.wake();
@@ -240,10 +238,6 @@ impl CallerMemory {
         if shared > 0 {
             self.process.shared_bytes.fetch_sub(shared, Ordering::Relaxed);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waits> {
-        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -339,7 +333,7 @@ impl CallPlace {
         let polled = poll(cx).map(Some);
         if polled.is_pending() && self.sequence.is_none() {
             // Locked only for calls that wait, which have a timer or a command on the wire.
-            let mut waits = self.caller.lock();
+            let mut waits = self.caller.waits.lock();
             let sequence = waits.next_sequence;
             waits.next_sequence += 1;
             waits.calls.push_back((sequence, cx.waker().clone()));
@@ -353,7 +347,7 @@ impl Drop for CallPlace {
     fn drop(&mut self) {
         self.caller.open_calls.fetch_sub(1, Ordering::Relaxed);
         let Some(sequence) = self.sequence else { return };
-        let mut waits = self.caller.lock();
+        let mut waits = self.caller.waits.lock();
         if let Ok(at) = waits.calls.binary_search_by_key(&sequence, |(sequence, _)| *sequence) {
             waits.calls.remove(at);
             return;

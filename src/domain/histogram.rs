@@ -77,11 +77,6 @@ impl<const N: usize> Histogram<N> {
 }
 
 impl DurationHistogram {
-    /// Records a duration in whole microseconds, rounded down.
-    pub fn record_duration(&self, wait: Duration) {
-        self.record_duration_with(wait, false);
-    }
-
     /// Records a duration in whole microseconds, rounded down. If `single_writer` is true, no other
     /// thread may record values; see [`add_relaxed`].
     pub fn record_duration_with(&self, wait: Duration, single_writer: bool) {
@@ -192,7 +187,7 @@ mod tests {
     #[test]
     fn a_duration_above_the_last_bound_is_counted() {
         let waits = DurationHistogram::default();
-        waits.record_duration(Duration::from_secs(3_600));
+        waits.record_duration_with(Duration::from_secs(3_600), false);
         assert_eq!(waits.snapshot().counts.last(), Some(&1));
     }
 

@@ -6,8 +6,9 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::num::NonZeroU64;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use super::Lock;
 
 /// Time in which a limited number of lines with the same message and subject is written.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -28,7 +29,7 @@ pub struct LogLimiter {
     lines_max: u64,
     /// Time source; `None` if no line is to be suppressed.
     now: Option<Box<ReadTime>>,
-    lines: Mutex<HashMap<(&'static str, String), LineCount>>,
+    lines: Lock<HashMap<(&'static str, String), LineCount>>,
 }
 
 /// Number of lines with the same message and subject since `first_at`, including suppressed ones.
@@ -47,12 +48,12 @@ impl fmt::Debug for LogLimiter {
 impl LogLimiter {
     /// Creates a limiter that admits `lines_max` lines a minute for each message and subject.
     pub fn new(lines_max: u64, now: impl Fn() -> Instant + Send + Sync + 'static) -> LogLimiter {
-        LogLimiter { lines_max, now: Some(Box::new(now)), lines: Mutex::default() }
+        LogLimiter { lines_max, now: Some(Box::new(now)), lines: Lock::default() }
     }
 
     /// Creates a limiter that suppresses nothing.
     pub fn unlimited() -> LogLimiter {
-        LogLimiter { lines_max: u64::MAX, now: None, lines: Mutex::default() }
+        LogLimiter { lines_max: u64::MAX, now: None, lines: Lock::default() }
     }
 
     /// Returns `None` if a line with this message and subject must be suppressed. Otherwise,
@@ -62,7 +63,7 @@ impl LogLimiter {
         let now = now();
         let is_recent =
             |line: &LineCount| now.saturating_duration_since(line.first_at) < LOG_INTERVAL;
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.lines.lock();
         let key = (message, subject.to_string());
         if let Some(line) = lines.get_mut(&key) {
             if is_recent(line) {

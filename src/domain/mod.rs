@@ -14,13 +14,16 @@ pub(crate) mod fixtures;
 mod fraction;
 mod held_memory;
 mod histogram;
+mod http_reply;
 mod limit;
+mod lock;
 mod log_limiter;
 mod named_enum;
 mod outcome;
 mod permissions;
 mod repeated_counters;
 mod request;
+mod setting_words;
 mod text;
 mod time;
 mod trace;
@@ -42,19 +45,24 @@ pub use histogram::{
     BATCH_SIZE_BOUNDS, BatchSizeHistogram, DURATION_BOUNDS_US, DurationHistogram, Histogram,
     HistogramSnapshot, add_relaxed,
 };
+pub use http_reply::HttpReply;
 pub use limit::{
     Algorithm, Bucket, CREDITS_BOUND, Charge, Concurrency, FixedWindow, Hybrid, Limit,
     OnStoreFailure, Rate, Refill, STORED_ENTRIES_MAX, SlidingLog, SlidingWindow, Unit, Window,
 };
+pub use lock::Lock;
 pub use log_limiter::{LogLimiter, SuppressedLines};
 pub(crate) use named_enum::named_enum;
 pub use outcome::{
     Answer, Answers, ChargeRecord, ExecutionStatus, LateFate, LateReply, Outcome, Receipt, Source,
     Verdict,
 };
-pub use permissions::Permissions;
+pub use permissions::{CounterAccess, DomainGrant, Permissions};
 pub use repeated_counters::RepeatedCounters;
 pub use request::{Descriptor, Entry, Override, Request};
+pub use setting_words::{
+    LineFormat, OtlpProtocol, ResetFormat, RetryAfterFormat, ValueDisplay, Verbosity,
+};
 pub use text::{
     escaped, escaped_bytes, escaped_prefix, nearest_word, needs_escape, truncate_utf8, with_causes,
 };

@@ -1,10 +1,11 @@
-//! Enums whose variants have names in policy files, metrics, or logs.
+//! Enums whose variants have names in policy files, settings, metrics, or logs.
 //!
-//! Not here: reading such names from policy files (`policy`).
+//! Not here: reading such names from policy files (`policy`) and settings (`settings`).
 
 /// Declares an enum with a name for each variant. The names, and the list of all variants, follow
 /// from the declaration, so that none can be missing.
 macro_rules! named_enum {
+    (@join $first:literal $(, $name:literal)*) => { concat!($first $(, "|", $name)*) };
     (
         $(#[$attribute:meta])*
         $visibility:vis enum $type:ident {
@@ -22,6 +23,8 @@ macro_rules! named_enum {
             $visibility const ALL: [$type; $type::NAMES.len()] = [$($type::$variant),*];
             /// Names of all variants, in the order of `ALL`.
             $visibility const NAMES: [&'static str; [$($name),*].len()] = [$($name),*];
+            /// The names, separated by `|`.
+            $visibility const KEYWORDS: &'static str = $crate::domain::named_enum!(@join $($name),*);
 
             /// Returns the name of the variant, as written in policy files, metrics, and logs.
             $visibility const fn as_str(self) -> &'static str {

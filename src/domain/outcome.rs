@@ -205,14 +205,14 @@ named_enum! {
         Redis => "redis",
         /// The local store, used as a fallback because Redis did not respond in time.
         Local => "local",
-        /// The local store, used without waiting for Redis because the queues to Redis were full or no
-        /// reply was expected before the deadline.
-        Shed => "shed",
         /// The refusal cache, or this replica's record of its own charges. The record is used while the
         /// store may lack charges. In both cases, the store was available but was not called.
         Cached => "cached",
         /// The policy alone: no limit applied, so the store was not called.
         Policy => "policy",
+        /// The local store, used without waiting for Redis because the queues to Redis were full or no
+        /// reply was expected before the deadline.
+        Shed => "shed",
     }
 }
 

@@ -2,7 +2,38 @@
 //!
 //! Not here: which caller has which permissions (`server::authz`).
 
+use super::named_enum::named_enum;
 use super::{Descriptor, Hits};
+
+named_enum! {
+    /// Access that callers have to the methods `Peek`, `ReadCounters`, `Refund`, and `ResetCounters` of
+    /// `tidegate.v1.Limits`, in the domains that they may use.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum CounterAccess {
+        /// No access to `Peek`, `ReadCounters`, `Refund`, or `ResetCounters`.
+        #[default]
+        Off => "off",
+        /// Access to the methods that change no counter: `Peek` and `ReadCounters`.
+        Read => "read",
+        /// Access to the methods that [`CounterAccess::Read`] permits, and to the methods that change
+        /// counters: `Refund` and `ResetCounters`.
+        Write => "write",
+    }
+}
+
+/// Permission for a caller to use a domain. If at least one grant is configured, callers over TLS
+/// may use only the domains that are granted to them. Callers over a Unix socket may use every
+/// domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DomainGrant {
+    /// Name of the rate limit domain, or `*` for every domain.
+    pub domain: String,
+    /// DNS name or URI of the caller. A client whose certificate contains it as a subject
+    /// alternative name may use the domain.
+    pub caller: String,
+    /// What the caller may do in the domain, apart from charging hits.
+    pub permissions: Permissions,
+}
 
 /// Parts of a request that need a permission, because they give away or reveal what other callers
 /// have used.

@@ -6,9 +6,8 @@
 //! Not here: sampling and export (`telemetry`), parsing headers (`wire`).
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Code, Decision, Micros, Source};
+use super::{Code, Decision, Lock, Micros, Source};
 
 /// Trace context of the caller, from the W3C header `traceparent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +61,7 @@ pub struct Trace {
     parent: Option<TraceParent>,
     started: Micros,
     now: Box<dyn Fn() -> Micros + Send + Sync>,
-    record: Mutex<TraceRecord>,
+    record: Lock<TraceRecord>,
 }
 
 /// Content of a trace: the decision and the calls to Redis nodes.
@@ -80,7 +79,7 @@ impl Trace {
         parent: Option<TraceParent>,
         now: impl Fn() -> Micros + Send + Sync + 'static,
     ) -> Trace {
-        Trace { parent, started: now(), now: Box::new(now), record: Mutex::default() }
+        Trace { parent, started: now(), now: Box::new(now), record: Lock::default() }
     }
 
     /// Returns the trace context of the caller, if the request has one.
@@ -101,7 +100,7 @@ impl Trace {
     /// Records the decision on the request. Does not record any text that the caller sent.
     pub fn record_decision(&self, domain: &str, descriptors: usize, decision: &Decision<'_>) {
         let limited = decision.limited_by.as_ref();
-        self.lock().decision = Some(TracedDecision {
+        self.record.lock().decision = Some(TracedDecision {
             domain: decision.domain_known.then(|| domain.to_owned()),
             descriptors,
             code: decision.code,
@@ -115,7 +114,7 @@ impl Trace {
     /// duration.
     pub fn record_node_call(&self, node: &str, took: Micros, fault: Option<&'static str>) {
         let ended = self.now();
-        let mut record = self.lock();
+        let mut record = self.record.lock();
         if record.node_calls.len() < NODE_CALLS_MAX {
             record.node_calls.push(NodeCall { node: node.to_owned(), took, ended, fault });
         }
@@ -123,13 +122,7 @@ impl Trace {
 
     /// Returns a copy of everything recorded so far.
     pub fn snapshot(&self) -> TraceRecord {
-        self.lock().clone()
-    }
-
-    /// Locks the record. Ignores poisoning, because no code that holds the lock can panic halfway
-    /// through a change.
-    fn lock(&self) -> MutexGuard<'_, TraceRecord> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+        self.record.lock().clone()
     }
 }
 

@@ -191,7 +191,7 @@ impl RedisOptions {
             return Err(ConfigError::Option("replicas: must be from 1 to 10000".to_owned()));
         }
         let RedisConfig { topology, addresses, auth, tls, db, .. } = self.client.clone();
-        if db != 0 && topology == TopologyConfig::Cluster {
+        if db != 0 && matches!(topology, TopologyConfig::Cluster) {
             return Err(ConfigError::Option("database: a cluster has database 0 only".to_owned()));
         }
         let prefix = Prefix::new(&self.key_prefix)

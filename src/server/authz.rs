@@ -17,39 +17,11 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer as _;
 
-use crate::domain::Permissions;
+use crate::domain::{DomainGrant, Permissions};
 use crate::tls::TlsError;
 
-/// Value of [`Grant::domain`] that matches every domain.
+/// Value of [`DomainGrant::domain`] that matches every domain.
 pub const EVERY_DOMAIN: &str = "*";
-
-/// Access that callers have to the methods `Peek`, `ReadCounters`, `Refund`, and `ResetCounters` of
-/// `tidegate.v1.Limits`, in the domains that they may use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum CounterAccess {
-    /// No access to `Peek`, `ReadCounters`, `Refund`, or `ResetCounters`.
-    #[default]
-    Off,
-    /// Access to the methods that change no counter: `Peek` and `ReadCounters`.
-    Read,
-    /// Access to the methods that [`CounterAccess::Read`] permits, and to the methods that change
-    /// counters: `Refund` and `ResetCounters`.
-    Write,
-}
-
-/// Permission for a caller to use a domain. If at least one grant is configured, callers over TLS
-/// may use only the domains that are granted to them. Callers over a Unix socket may use every
-/// domain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grant {
-    /// Name of the rate limit domain, or [`EVERY_DOMAIN`].
-    pub domain: String,
-    /// DNS name or URI of the caller. A client whose certificate contains it as a subject
-    /// alternative name may use the domain.
-    pub caller: String,
-    /// What the caller may do in the domain, apart from charging hits.
-    pub permissions: Permissions,
-}
 
 /// TLS and authorization metrics. All are counters since the process started, except for the gauge
 /// `expires_secs`.
@@ -90,7 +62,7 @@ impl Caller {
     /// Otherwise, a caller without a certificate may use no domain.
     pub(crate) fn from_certificate(
         certificate: Option<&CertificateDer<'_>>,
-        grants: &[Grant],
+        grants: &[DomainGrant],
         counters: &Arc<TlsCounters>,
     ) -> Caller {
         if grants.is_empty() {
@@ -263,8 +235,11 @@ mod tests {
     fn a_domain_without_a_grant_is_denied_and_counted() {
         let counters = Arc::default();
         let (open, none) = (Permissions::ALL, Permissions::NONE);
-        let grants =
-            [Grant { domain: "edge".to_owned(), caller: "a.test".to_owned(), permissions: none }];
+        let grants = [DomainGrant {
+            domain: "edge".to_owned(),
+            caller: "a.test".to_owned(),
+            permissions: none,
+        }];
         let anonymous = Caller::from_certificate(None, &grants, &counters);
         assert_eq!(anonymous.permissions("edge", open), None);
         assert_eq!(counters.denied.load(Ordering::Relaxed), 1);
@@ -278,7 +253,7 @@ mod tests {
             params.subject_alt_names = vec![SanType::DnsName("a.test".try_into().unwrap())];
         });
         let none = Permissions::NONE;
-        let grant = |domain: &str, caller: &str, permissions| Grant {
+        let grant = |domain: &str, caller: &str, permissions| DomainGrant {
             domain: domain.to_owned(),
             caller: caller.to_owned(),
             permissions,

@@ -23,17 +23,8 @@ use crate::clock::Clock;
 /// that finds no more than these is started without reading the clock.
 const SHORT_QUEUE_MAX: usize = 32;
 
-/// Number of calls of one worker that have not been started yet.
-#[derive(Debug, Default)]
-pub(crate) struct CallQueue {
-    length: AtomicUsize,
-}
-
-impl CallQueue {
-    pub(crate) fn len(&self) -> usize {
-        self.length.load(Ordering::Relaxed)
-    }
-}
+/// Number of calls of a worker that wait to be started.
+pub(crate) type CallQueue = AtomicUsize;
 
 /// Call in a [`CallQueue`]. Dropping it removes it from the queue.
 #[derive(Debug)]
@@ -46,7 +37,7 @@ pub(crate) struct QueuedCall {
 impl QueuedCall {
     /// Adds an accepted call to the queue.
     pub(crate) fn new(queue: &Arc<CallQueue>, clock: &Clock) -> Self {
-        let ahead = queue.length.fetch_add(1, Ordering::Relaxed);
+        let ahead = queue.fetch_add(1, Ordering::Relaxed);
         let accepted = (ahead >= SHORT_QUEUE_MAX).then(|| clock.monotonic_now());
         QueuedCall { queue: Arc::clone(queue), accepted }
     }
@@ -77,7 +68,7 @@ impl QueuedCall {
 
 impl Drop for QueuedCall {
     fn drop(&mut self) {
-        self.queue.length.fetch_sub(1, Ordering::Relaxed);
+        self.queue.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -106,7 +97,7 @@ mod tests {
         let before: Vec<_> = (0..ahead).map(|_| QueuedCall::new(&queue, &clock)).collect();
         let call = QueuedCall::new(&queue, &clock);
         drop(before);
-        assert_eq!(queue.length.load(Ordering::Relaxed), 1);
+        assert_eq!(queue.load(Ordering::Relaxed), 1);
         manual.advance(Micros(1_000 * waited_ms));
         let result = {
             let mut call = pin!(call.start(deadline_ms.map(Duration::from_millis), &clock));
@@ -119,7 +110,7 @@ mod tests {
                 }
             }
         };
-        assert_eq!(queue.length.load(Ordering::Relaxed), 0);
+        assert_eq!(queue.load(Ordering::Relaxed), 0);
         result
     }
 

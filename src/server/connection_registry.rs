@@ -5,12 +5,14 @@
 //! Not here: accepting connections (`listener`), closing a connection (`connection`).
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time;
+
+use crate::domain::Lock;
 
 /// Resolution of the recorded time of the last call on a connection. A call copies the current tick
 /// from a shared counter, because reading the clock would slow down every call.
@@ -49,7 +51,7 @@ pub(crate) struct ConnectionRegistry {
     /// activity, the free bit is 1 for a call and 0 for an accept, so that a call counts as later
     /// than an accept in the same tick.
     half_ticks: Arc<AtomicU64>,
-    connections: Mutex<Connections>,
+    connections: Lock<Connections>,
 }
 
 #[derive(Debug, Default)]
@@ -87,7 +89,7 @@ impl ConnectionRegistry {
             half_ticks: Arc::clone(&self.half_ticks),
         });
         let (evict, evicted) = oneshot::channel();
-        let mut connections = self.lock();
+        let mut connections = self.connections.lock();
         let id = connections.next_id;
         connections.next_id += 1;
         connections.open.insert(id, OpenConnection { activity: Arc::clone(&activity), evict });
@@ -97,13 +99,13 @@ impl ConnectionRegistry {
 
     /// Returns the number of open connections, not counting evicted ones.
     pub(crate) fn len(&self) -> usize {
-        self.lock().open.len()
+        self.connections.lock().open.len()
     }
 
     /// Evicts the connection that has been idle longest, so that it closes. Returns `false` if no
     /// connection is open.
     pub(crate) fn evict_longest_idle(&self) -> bool {
-        let mut connections = self.lock();
+        let mut connections = self.connections.lock();
         while let Some((id, last)) = connections.eviction_candidates.pop_front() {
             // One that has had a call since the scan is not idle any more.
             if connections.open.get(&id).is_some_and(|open| open.activity.last_activity() == last) {
@@ -126,10 +128,6 @@ impl ConnectionRegistry {
 
     fn advance_tick(&self) {
         self.half_ticks.fetch_add(2, Ordering::Relaxed);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Connections> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -156,7 +154,7 @@ impl Connections {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.registry.lock().open.remove(&self.id);
+        self.registry.connections.lock().open.remove(&self.id);
     }
 }
 

@@ -81,45 +81,34 @@ fn response(status: ServingStatus) -> HealthCheckResponse {
     HealthCheckResponse { status: status.into() }
 }
 
-fn response_for_state(state: HealthState) -> HealthCheckResponse {
-    response(match state {
+/// Returns the status of a service, which is known or not, in this state of the server.
+fn status_of(is_known: bool, state: HealthState) -> ServingStatus {
+    match state {
+        _ if !is_known => ServingStatus::ServiceUnknown,
         HealthState::Serving => ServingStatus::Serving,
         HealthState::NotServing | HealthState::ShutDown => ServingStatus::NotServing,
-    })
-}
-
-/// State of a watch stream. Records whether the watched service name is known and which status was
-/// sent last.
-enum WatchState {
-    Known { state: watch::Receiver<HealthState>, sent: Option<HealthState> },
-    Unknown { state: watch::Receiver<HealthState>, sent: bool },
-}
-
-async fn next_message(
-    watch: WatchState,
-) -> Option<(Result<HealthCheckResponse, Status>, WatchState)> {
-    match watch {
-        WatchState::Known { sent: Some(HealthState::ShutDown), .. } => None,
-        WatchState::Known { mut state, sent } => {
-            let now = *state.wait_for(|now| Some(*now) != sent).await.ok()?;
-            // The client already knows NOT_SERVING, so a shutdown ends the stream without a
-            // message.
-            if (now, sent) == (HealthState::ShutDown, Some(HealthState::NotServing)) {
-                return None;
-            }
-            Some((Ok(response_for_state(now)), WatchState::Known { state, sent: Some(now) }))
-        }
-        WatchState::Unknown { state, sent: false } => {
-            let unknown = response(ServingStatus::ServiceUnknown);
-            Some((Ok(unknown), WatchState::Unknown { state, sent: true }))
-        }
-        WatchState::Unknown { mut state, sent: true } => {
-            // An unknown name never becomes known. The protocol asks to keep the stream open
-            // anyway, so it stays open until the server shuts down.
-            let _ = state.wait_for(|now| *now == HealthState::ShutDown).await;
-            None
-        }
     }
+}
+
+/// State of a watch stream: whether the watched service is known, and the status that was sent last.
+struct WatchState {
+    state: watch::Receiver<HealthState>,
+    is_known: bool,
+    sent: Option<ServingStatus>,
+}
+
+/// Waits for another status than the one sent last. The stream ends when the server shuts down and
+/// the client knows the status. An unknown name never becomes known, but the protocol asks to keep
+/// its stream open.
+async fn next_message(
+    WatchState { mut state, is_known, sent }: WatchState,
+) -> Option<(Result<HealthCheckResponse, Status>, WatchState)> {
+    let is_next = |now: &HealthState| {
+        *now == HealthState::ShutDown || Some(status_of(is_known, *now)) != sent
+    };
+    let now = *state.wait_for(is_next).await.ok()?;
+    let next = Some(status_of(is_known, now)).filter(|next| Some(*next) != sent)?;
+    Some((Ok(response(next)), WatchState { state, is_known, sent: Some(next) }))
 }
 
 #[tonic::async_trait]
@@ -129,7 +118,7 @@ impl health_server::Health for Health {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
         if HEALTH_NAMES.contains(&request.get_ref().service.as_str()) {
-            Ok(Response::new(response_for_state(*self.state.borrow())))
+            Ok(Response::new(response(status_of(true, *self.state.borrow()))))
         } else {
             Err(Status::not_found("no service of that name"))
         }
@@ -142,12 +131,8 @@ impl health_server::Health for Health {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let state = self.state.subscribe();
-        let watch = if HEALTH_NAMES.contains(&request.get_ref().service.as_str()) {
-            WatchState::Known { state, sent: None }
-        } else {
-            WatchState::Unknown { state, sent: false }
-        };
+        let is_known = HEALTH_NAMES.contains(&request.get_ref().service.as_str());
+        let watch = WatchState { state: self.state.subscribe(), is_known, sent: None };
         Ok(Response::new(Box::pin(stream::unfold(watch, next_message))))
     }
 }

@@ -9,8 +9,8 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -22,10 +22,10 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task;
 use tonic::Status;
 
-use super::authz::{Caller, CounterAccess};
+use super::authz::Caller;
 use super::rls_service::{CallTimestamps, Decide, RlsService, classify_outcome};
 use crate::decide::CounterSnapshot;
-use crate::domain::{Permissions, RpcOutcome};
+use crate::domain::{CounterAccess, Lock, Permissions, RpcOutcome};
 use crate::store::owned_tasks::box_in_place;
 use crate::wire::decode::{self, DecodedRequest};
 use crate::wire::encode::{OptionalParts, ResponseBuffer, ResponseInput};
@@ -211,7 +211,7 @@ impl<D: Decide> RlsService<D> {
             checks_left: AtomicUsize::new(CHECKS_FACTOR * self.bounds.checks_max),
             turn_checks_end: AtomicUsize::new(0),
             parts: OptionalParts::new(),
-            results: Mutex::default(),
+            results: Lock::default(),
         };
         let mut waiting = FuturesUnordered::new();
         while let Some(count) = batch.start_turn(self.bounds.checks_max) {
@@ -236,8 +236,7 @@ impl<D: Decide> RlsService<D> {
             }
         }
         drop(waiting);
-        let BatchResults { encoded, outcomes } =
-            batch.results.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let BatchResults { encoded, outcomes } = batch.results.into_inner();
         if let Some(started) = started {
             let took = self.clock.monotonic_now() - started;
             for outcome in RpcOutcome::ALL {
@@ -262,7 +261,7 @@ impl<D: Decide> RlsService<D> {
             let result =
                 pin!(self.decide_encoded(request, *times, caller, None, checks, out)).await;
             // Never contended, because one task polls all futures of the batch.
-            let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut results = results.lock();
             results.outcomes[classify_outcome(&result) as usize] += 1;
             results.encoded.push(position, result.map(|()| &*response));
         }
@@ -347,7 +346,7 @@ struct Batch<'a> {
     turn_checks_end: AtomicUsize,
     /// Room for the optional parts of all results together.
     parts: OptionalParts,
-    results: Mutex<BatchResults>,
+    results: Lock<BatchResults>,
 }
 
 impl Batch<'_> {

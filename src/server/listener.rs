@@ -6,16 +6,16 @@
 use std::future::Future;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
-use std::net::{self, SocketAddr};
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::os::unix;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpSocket, UnixListener};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{self, Instant};
@@ -42,7 +42,7 @@ const ACCEPT_BACKOFF_MAX: Duration = Duration::from_secs(1);
 
 /// Listen backlog of the TCP sockets, in connections. After a restart, every worker thread of every
 /// Envoy reconnects at once. If the backlog is full, the client's kernel retries after a second.
-const LISTEN_BACKLOG: i32 = 4_096;
+const LISTEN_BACKLOG: u32 = 4_096;
 
 /// Interval at which connections with blocked answers are closed. An answer is blocked after 5 to 6
 /// of them.
@@ -72,8 +72,8 @@ impl std::fmt::Display for Address {
 /// Settings of the gRPC listener: addresses, threads, limits, and TLS.
 #[derive(Clone, Debug)]
 pub struct ListenSettings {
-    /// Addresses to listen on; at least one.
-    pub addresses: Vec<Address>,
+    /// Address to listen on.
+    pub address: Address,
     /// Number of worker threads, each with its own single-threaded runtime.
     pub threads: NonZeroUsize,
     /// Limits and timeouts for connections and calls.
@@ -93,49 +93,36 @@ pub enum Drain {
     AtOnce,
 }
 
-/// Result of a graceful shutdown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DrainReport {
-    /// Number of connections that were still open at the shutdown deadline and were then closed.
-    pub cut_off: usize,
-}
-
 /// gRPC listener with bound sockets and idle worker threads, before it starts to serve.
 #[derive(Debug)]
 pub struct Listener {
     settings: ListenSettings,
-    bound_sockets: Vec<BoundSocket>,
+    socket: ListeningSocket,
     workers: IdleWorkers,
     stats: Arc<ConnectionStats>,
     unreadable: Arc<UnreadableCallers>,
     held_memory: Arc<HeldMemory>,
 }
 
-#[derive(Debug)]
-enum BoundSocket {
-    Tcp(net::TcpListener),
-    Unix(unix::net::UnixListener, PathBuf),
-}
-
 impl Listener {
-    /// Binds every address and starts the worker threads.
+    /// Binds the address and starts the worker threads. Must be called within the tokio runtime that
+    /// is to accept the connections.
     ///
     /// # Errors
     ///
-    /// Returns [`WireError::Bind`] for the first address that cannot be bound, and
+    /// Returns [`WireError::Bind`] if the address cannot be bound, and
     /// [`WireError::Thread`] if a thread cannot be started.
     pub fn bind(settings: ListenSettings) -> Result<Self, WireError> {
-        let bound = settings.addresses.iter().map(|address| {
-            bind(address).map_err(|source| WireError::Bind { address: address.to_string(), source })
-        });
-        let bound = bound.collect::<Result<_, _>>()?;
+        let address = &settings.address;
+        let failed = |source| WireError::Bind { address: address.to_string(), source };
+        let socket = ListeningSocket::bind(address).map_err(failed)?;
         let workers = IdleWorkers::start(settings.threads)?;
         let limits = &settings.limits;
         let held_memory =
             HeldMemory::new(limits.held_bytes_max, limits.held_bytes_per_connection_max);
         let log = LogLimiter::new(1, || Clock::System.monotonic_now());
         let (stats, unreadable) = (Arc::default(), Arc::new(UnreadableCallers::new(log)));
-        Ok(Listener { settings, bound_sockets: bound, workers, stats, unreadable, held_memory })
+        Ok(Listener { settings, socket, workers, stats, unreadable, held_memory })
     }
 
     /// Returns the runtimes of the worker threads. A task that calls depend on, such as a Redis
@@ -145,14 +132,13 @@ impl Listener {
         self.workers.handles()
     }
 
-    /// Returns the bound addresses. If port 0 was requested, the address contains the port that
+    /// Returns the bound address. If port 0 was requested, it contains the port that
     /// the operating system chose.
-    pub fn addresses(&self) -> Vec<Address> {
-        let address = |bound: &BoundSocket| match bound {
-            BoundSocket::Tcp(listener) => listener.local_addr().ok().map(Address::Tcp),
-            BoundSocket::Unix(_, path) => Some(Address::Unix(path.clone())),
-        };
-        self.bound_sockets.iter().filter_map(address).collect()
+    pub fn address(&self) -> Option<Address> {
+        match &self.socket {
+            ListeningSocket::Tcp(listener) => listener.local_addr().ok().map(Address::Tcp),
+            ListeningSocket::Unix(_, path) => Some(Address::Unix(path.clone())),
+        }
     }
 
     /// Returns the connection metrics of this listener.
@@ -173,17 +159,12 @@ impl Listener {
     /// Serves until `shutdown` resolves, and then for the drain delay, during which the health check
     /// reports NOT_SERVING; [`Drain::AtOnce`] skips this delay. Then the listener stops accepting
     /// and sends GOAWAY on every connection. Returns the listener while its calls in flight finish.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`WireError::Bind`] if a bound socket cannot be registered with the runtime.
     pub async fn serve<D: Decide>(
         self,
         router: Router<D>,
         shutdown: impl Future<Output = Drain>,
-    ) -> Result<DrainingListener, WireError> {
-        let Listener { settings, bound_sockets: bound, workers, stats, unreadable, held_memory } =
-            self;
+    ) -> DrainingListener {
+        let Listener { settings, socket, workers, stats, unreadable, held_memory } = self;
         let (phase, of_workers) = watch::channel(Phase::Serving);
         let workers = workers.serve(|| Worker {
             router: Arc::new(router.clone()),
@@ -196,15 +177,11 @@ impl Listener {
             phase: of_workers.clone(),
         });
         let limits = &settings.limits;
-        let age_jitter = AgeJitter::default();
         let registry = Arc::new(ConnectionRegistry::default());
-        let acceptor =
-            Acceptor { workers: &workers, limits, stats: &stats, registry: &registry, age_jitter };
-        let bound =
-            bound.into_iter().map(AsyncListener::from_bound).collect::<Result<Vec<_>, _>>()?;
+        let acceptor = Acceptor { workers: &workers, limits, stats: &stats, registry: &registry };
         let deadline = {
-            let accepting = future::join_all(bound.iter().map(|bound| acceptor.run(bound)));
-            let accepting = future::join3(accepting, registry.run_clock(), run_clock(&held_memory));
+            let clocks = future::join(registry.run_clock(), run_clock(&held_memory));
+            let accepting = future::join(acceptor.run(&socket), clocks);
             tokio::pin!(accepting);
             let drain = tokio::select! {
                 _ = &mut accepting => Drain::AfterDelay,
@@ -219,9 +196,9 @@ impl Listener {
             let _ = time::timeout(delay, accepting).await;
             deadline
         };
-        drop(bound);
+        drop(socket);
         phase.send_replace(Phase::Draining);
-        Ok(DrainingListener { workers, phase, stats, held_memory, deadline })
+        DrainingListener { workers, phase, stats, held_memory, deadline }
     }
 }
 
@@ -244,8 +221,8 @@ impl DrainingListener {
     }
 
     /// Waits until the calls in flight have finished and every connection has closed. At the
-    /// [`deadline`](Self::deadline), closes all remaining connections.
-    pub async fn finish_calls(&mut self) -> DrainReport {
+    /// [`deadline`](Self::deadline), closes all remaining connections, and returns their number.
+    pub async fn finish_calls(&mut self) -> usize {
         let served = async {
             tokio::select! {
                 () = self.workers.wait_until_served() => {}
@@ -255,42 +232,17 @@ impl DrainingListener {
             }
         };
         if time::timeout_at(self.deadline, served).await.is_ok() {
-            return DrainReport { cut_off: 0 };
+            return 0;
         }
         let cut_off = self.stats.open.load(Ordering::Relaxed);
         self.phase.send_replace(Phase::Stopped);
-        DrainReport { cut_off }
+        cut_off
     }
 
     /// Shuts down the runtimes of the worker threads. Waits for the threads for at most
     /// [`STOP_WAIT_MAX`].
     pub async fn stop(self) {
         let _ = time::timeout(STOP_WAIT_MAX, self.workers.stop()).await;
-    }
-}
-
-fn bind(address: &Address) -> io::Result<BoundSocket> {
-    match address {
-        Address::Tcp(address) => {
-            let socket = socket2::Socket::new(
-                socket2::Domain::for_address(*address),
-                socket2::Type::STREAM,
-                None,
-            )?;
-            // SO_REUSEADDR lets a restarted server bind while old connections are in TIME_WAIT. A
-            // second server on the same port still fails.
-            socket.set_reuse_address(true)?;
-            socket.bind(&(*address).into())?;
-            socket.listen(LISTEN_BACKLOG)?;
-            socket.set_nonblocking(true)?;
-            Ok(BoundSocket::Tcp(socket.into()))
-        }
-        Address::Unix(path) => {
-            remove_stale_socket(path)?;
-            let listener = unix::net::UnixListener::bind(path)?;
-            listener.set_nonblocking(true)?;
-            Ok(BoundSocket::Unix(listener, path.clone()))
-        }
     }
 }
 
@@ -310,38 +262,43 @@ fn remove_stale_socket(path: &Path) -> io::Result<()> {
 }
 
 /// Bound socket that is registered with the tokio runtime of the acceptor.
-enum AsyncListener {
+#[derive(Debug)]
+enum ListeningSocket {
     Tcp(TcpListener),
     Unix(UnixListener, PathBuf),
 }
 
-impl AsyncListener {
-    fn from_bound(bound: BoundSocket) -> Result<Self, WireError> {
-        let failed = |address: String| move |source| WireError::Bind { address, source };
-        match bound {
-            BoundSocket::Tcp(listener) => {
-                let address = listener.local_addr().map(|a| a.to_string()).unwrap_or_default();
-                TcpListener::from_std(listener).map(AsyncListener::Tcp).map_err(failed(address))
+impl ListeningSocket {
+    fn bind(address: &Address) -> io::Result<Self> {
+        match address {
+            Address::Tcp(address) => {
+                let socket = match address {
+                    SocketAddr::V4(_) => TcpSocket::new_v4()?,
+                    SocketAddr::V6(_) => TcpSocket::new_v6()?,
+                };
+                // SO_REUSEADDR lets a restarted server bind while old connections are in TIME_WAIT.
+                // A second server on the same port still fails.
+                socket.set_reuseaddr(true)?;
+                socket.bind(*address)?;
+                socket.listen(LISTEN_BACKLOG).map(ListeningSocket::Tcp)
             }
-            BoundSocket::Unix(listener, path) => {
-                let address = path.display().to_string();
-                UnixListener::from_std(listener)
-                    .map(|listener| AsyncListener::Unix(listener, path))
-                    .map_err(failed(address))
+            Address::Unix(path) => {
+                remove_stale_socket(path)?;
+                Ok(ListeningSocket::Unix(UnixListener::bind(path)?, path.clone()))
             }
         }
     }
 
     async fn accept(&self) -> io::Result<Socket> {
         match self {
-            AsyncListener::Tcp(listener) => {
+            ListeningSocket::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
                 // TCP_NODELAY, because a response is one small segment and must not wait for an
                 // ACK.
                 stream.set_nodelay(true)?;
                 stream.into_std().map(Socket::Tcp)
             }
-            AsyncListener::Unix(listener, _) => {
+            ListeningSocket::Unix(listener, _) => {
                 let (stream, _) = listener.accept().await?;
                 stream.into_std().map(Socket::Unix)
             }
@@ -349,9 +306,9 @@ impl AsyncListener {
     }
 }
 
-impl Drop for AsyncListener {
+impl Drop for ListeningSocket {
     fn drop(&mut self) {
-        if let AsyncListener::Unix(_, path) = self {
+        if let ListeningSocket::Unix(_, path) = self {
             // If this fails, the next process replaces the file.
             let _ = std::fs::remove_file(path);
         }
@@ -364,11 +321,10 @@ struct Acceptor<'a> {
     limits: &'a ServerLimits,
     stats: &'a Arc<ConnectionStats>,
     registry: &'a Arc<ConnectionRegistry>,
-    age_jitter: AgeJitter,
 }
 
 impl Acceptor<'_> {
-    async fn run(&self, from: &AsyncListener) {
+    async fn run(&self, from: &ListeningSocket) {
         let mut pause = ACCEPT_BACKOFF_MIN;
         loop {
             match from.accept().await {
@@ -391,7 +347,7 @@ impl Acceptor<'_> {
         {
             self.stats.evicted.fetch_add(1, Ordering::Relaxed);
         }
-        let age_max = self.limits.connection_age_max.map(|age| self.age_jitter.add_jitter(age));
+        let age_max = self.limits.connection_age_max.map(add_jitter);
         let dispatched = self.workers.dispatch(socket, age_max, self.stats, self.registry);
         let outcome = if dispatched { &self.stats.accepted } else { &self.stats.refused };
         outcome.fetch_add(1, Ordering::Relaxed);
@@ -420,21 +376,11 @@ fn affects_one_connection(error: &io::Error) -> bool {
     )
 }
 
-/// Jitter for the maximum connection age, so that connections opened together do not close
+/// Returns `age` with a random jitter of -10% to +10%, so that connections opened together do not close
 /// together.
-#[derive(Default)]
-struct AgeJitter {
-    random_state: RandomState,
-    sequence: AtomicU64,
-}
-
-impl AgeJitter {
-    /// Returns `age` with a pseudo-random jitter of -10% to +10%.
-    fn add_jitter(&self, age: Duration) -> Duration {
-        let number = self.random_state.hash_one(self.sequence.fetch_add(1, Ordering::Relaxed));
-        let thousandths = u32::try_from(900 + number % 201).unwrap_or(1_000);
-        age.saturating_mul(thousandths) / 1_000
-    }
+fn add_jitter(age: Duration) -> Duration {
+    let thousandths = 900 + RandomState::new().hash_one(()) % 201;
+    age.saturating_mul(u32::try_from(thousandths).unwrap_or(1_000)) / 1_000
 }
 
 #[cfg(test)]
@@ -443,9 +389,8 @@ mod tests {
 
     #[test]
     fn ages_spread_by_up_to_ten_percent() {
-        let jitter = AgeJitter::default();
         let hour = Duration::from_secs(3_600);
-        let varied: Vec<_> = (0..1_000).map(|_| jitter.add_jitter(hour)).collect();
+        let varied: Vec<_> = (0..1_000).map(|_| add_jitter(hour)).collect();
         assert!(varied.iter().all(|age| (3_240..=3_960).contains(&age.as_secs())));
         assert!(varied.iter().any(|age| age.as_secs() < 3_400));
         assert!(varied.iter().any(|age| age.as_secs() > 3_800));

@@ -39,11 +39,11 @@ mod server_limits;
 mod tls;
 mod workers;
 
-pub use authz::{CounterAccess, EVERY_DOMAIN, Grant, TlsCounters};
+pub use authz::{EVERY_DOMAIN, TlsCounters};
 pub use connection_stats::ConnectionStats;
 pub use health::{HEALTH_NAMES, Health};
 pub(crate) use limits_service::BatchDecisions;
-pub use listener::{Address, Drain, DrainReport, DrainingListener, ListenSettings, Listener};
+pub use listener::{Address, Drain, DrainingListener, ListenSettings, Listener};
 pub use rls_service::{DEADLINE_MIN, Decide, RlsService, SERVICE_NAME};
 pub use router::Router;
 pub use server_limits::ServerLimits;

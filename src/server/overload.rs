@@ -9,11 +9,12 @@
 //! Not here: which calls are refused (`frame_filter`), the time that a call with a deadline has waited
 //! (`call_queue`).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::call_queue::CallQueue;
+use crate::domain::Lock;
 
 /// Time for which callers must have been resetting calls.
 const ONSET: Duration = Duration::from_millis(100);
@@ -42,7 +43,7 @@ pub(crate) struct Overload {
     answered: AtomicUsize,
     /// Maximum number of calls in flight; `usize::MAX` without overload.
     limit: AtomicUsize,
-    period: Mutex<Period>,
+    period: Lock<Period>,
 }
 
 /// Time since the limit last changed.
@@ -68,7 +69,7 @@ impl Overload {
             started: AtomicUsize::new(0),
             answered: AtomicUsize::new(0),
             limit: AtomicUsize::new(usize::MAX),
-            period: Mutex::new(start),
+            period: Lock::new(start),
         }
     }
 
@@ -85,14 +86,15 @@ impl Overload {
     /// Returns the number of calls that one read may pass.
     pub(crate) fn quota(&self) -> usize {
         let limit = self.limit.load(Ordering::Relaxed);
-        let in_flight = self.started.load(Ordering::Relaxed) + self.call_queue.len();
+        let in_flight =
+            self.started.load(Ordering::Relaxed) + self.call_queue.load(Ordering::Relaxed);
         limit.saturating_sub(in_flight).min((limit / READS_PER_LIMIT).max(1))
     }
 
     /// Records what was read from a connection: how many calls their callers reset, and how many were
     /// refused. Changes the limit when a period ends.
     pub(crate) fn record(&self, resets: usize, refused: usize, now: Instant) {
-        let mut period = self.period.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut period = self.period.lock();
         let limit = self.limit.load(Ordering::Relaxed);
         let is_limited = limit < usize::MAX;
         let has_been_calm =

@@ -19,13 +19,13 @@ use bytes::Bytes;
 use http::HeaderMap;
 use tonic::{Code, Status};
 
-use super::authz::{Caller, CounterAccess};
+use super::authz::Caller;
 use super::limits_service::{BatchDecisions, CHECKS_FACTOR};
 use crate::clock::Clock;
 use crate::decide::{CallLimits, CounterSnapshots, DecideError, Decider};
 use crate::domain::{
-    Bounds, CALL_WORK_MAX, Decision, Descriptor, Entry, InvalidReason, Micros, Observer,
-    Permissions, Request, RpcOutcome, Trace,
+    Bounds, CALL_WORK_MAX, CounterAccess, Decision, Descriptor, Entry, HttpReply, InvalidReason,
+    Micros, Observer, Permissions, Request, RpcOutcome, Trace,
 };
 use crate::policy::Policy;
 use crate::store::{Store, current_trace};
@@ -33,9 +33,9 @@ use crate::wire::decode::{DecodeError, DecodedRequest, Descriptors};
 use crate::wire::encode::{OptionalParts, ResponseBuffer, ResponseInput};
 use crate::wire::forward_auth;
 use crate::wire::forward_auth::MissingHeader;
+use crate::wire::proto_json;
 use crate::wire::response_config::ResponseConfig;
 use crate::wire::traceparent;
-use crate::wire::{HttpReply, proto_json};
 
 /// Full name of the rate limit service, as used in health checks and reflection.
 pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";

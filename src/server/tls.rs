@@ -18,8 +18,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::authz;
-use super::authz::{Caller, CertificateRole, Grant, TlsCounters};
-use crate::domain::{Micros, UnreadableKind};
+use super::authz::{Caller, CertificateRole, TlsCounters};
+use crate::domain::{DomainGrant, Micros, UnreadableKind};
 use crate::tls::{TlsError, parse_certificates, parse_identity, verify_signatures_by};
 
 /// Input for the TLS configuration of the gRPC port: the server's certificate and private key, and
@@ -40,18 +40,7 @@ pub struct TlsMaterial {
     /// is accepted.
     pub allowed_callers: Vec<String>,
     /// Grants of domains to callers. If empty, every caller may use every domain.
-    pub grants: Vec<Grant>,
-}
-
-impl std::fmt::Debug for TlsMaterial {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let TlsMaterial { client_authority, allowed_callers, grants, .. } = self;
-        f.debug_struct("TlsMaterial")
-            .field("client_authority", &client_authority.is_some())
-            .field("allowed_callers", allowed_callers)
-            .field("grants", grants)
-            .finish_non_exhaustive()
-    }
+    pub grants: Vec<DomainGrant>,
 }
 
 /// TLS configuration in use, shared by all clones. [`Tls::replace`] affects only new connections.
@@ -65,7 +54,7 @@ pub struct Tls {
 #[derive(Debug)]
 struct ActiveConfig {
     server_config: Arc<ServerConfig>,
-    grants: Vec<Grant>,
+    grants: Vec<DomainGrant>,
     /// Leaf certificate of the server, without the rest of its chain.
     leaf: CertificateDer<'static>,
     /// Time at which the server certificate expires, in seconds since the Unix epoch.

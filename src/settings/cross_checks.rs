@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::setting_error::SettingError;
 use super::table::Settings;
-use super::value_types::{CounterAccessSetting, OnOff, PolicySourceKind};
+use super::value_types::{OnOff, PolicySourceKind};
+use crate::domain::CounterAccess;
 
 /// Maximum time reserved at the end of `--hard-limit` for the steps after the gRPC drain: closing
 /// the HTTP ports and exiting. If `--hard-limit` is below 10 s, only a tenth of it is reserved.
@@ -41,7 +42,7 @@ impl Settings {
         let names = "--grpc-client-domains, --json on";
         let advice = "the HTTP port has no client certificates: leave --json at auto";
         conflict(has_domains && self.json == OnOff::On, names, advice);
-        let has_counter_access = self.counter_access != CounterAccessSetting::Off;
+        let has_counter_access = self.counter_access != CounterAccess::Off;
         let names = "--batches off, --counter-access";
         let advice = "the methods for counters are methods of tidegate.v1.Limits, which --batches off \
                       turns off: give one of them";
@@ -63,9 +64,21 @@ impl Settings {
             let advice = format!("{one} and {other} are both {port}: give each its own port");
             conflict(true, "ports", &advice);
         }
-        for (is_broken, names, advice) in self.control_plane_conflicts() {
-            conflict(is_broken, names, advice);
-        }
+
+        let uses_control_plane = self.config_type == PolicySourceKind::ControlPlane;
+        let has_both = uses_control_plane && !self.policy.is_empty();
+        let advice = "the control plane has the policy: remove one of them";
+        conflict(has_both, "--policy, --config-type grpc_xds_sotw", advice);
+        let is_unused = !uses_control_plane && self.policy_defaults.is_some();
+        let advice = "policy files say everything themselves: add --config-type grpc_xds_sotw";
+        conflict(is_unused, "--policy-defaults", advice);
+        let has_half = self.xds_tls_cert.is_some() != self.xds_tls_key.is_some();
+        let advice = "a client certificate and its key belong together: give both";
+        conflict(has_half, "--xds-tls-cert, --xds-tls-key", advice);
+        let has_files = self.xds_tls_cert.is_some() || self.xds_tls_cacert.is_some();
+        let is_plain = uses_control_plane && !self.xds_tls && has_files;
+        let advice = "without TLS, the connection is in plain text: add --xds-tls";
+        conflict(is_plain, "--xds-tls-…", advice);
 
         if self.counts_in_redis() {
             errors.extend(self.redis().err());
@@ -135,36 +148,6 @@ impl Settings {
         ];
         let unused = possible.into_iter().filter(|(is_unused, ..)| *is_unused);
         unused.map(|(_, names, advice)| (names, advice)).collect()
-    }
-
-    /// Checks the settings of the control plane for conflicts. Returns a tuple for each possible
-    /// conflict: whether it exists, the names of the settings, and advice.
-    fn control_plane_conflicts(&self) -> [(bool, &'static str, &'static str); 4] {
-        let uses_control_plane = self.config_type == PolicySourceKind::ControlPlane;
-        let has_half_identity = self.xds_tls_cert.is_some() != self.xds_tls_key.is_some();
-        let has_files = self.xds_tls_cert.is_some() || self.xds_tls_cacert.is_some();
-        [
-            (
-                uses_control_plane && !self.policy.is_empty(),
-                "--policy, --config-type grpc_xds_sotw",
-                "the control plane has the policy: remove one of them",
-            ),
-            (
-                !uses_control_plane && self.policy_defaults.is_some(),
-                "--policy-defaults",
-                "policy files say everything themselves: add --config-type grpc_xds_sotw",
-            ),
-            (
-                has_half_identity,
-                "--xds-tls-cert, --xds-tls-key",
-                "a client certificate and its key belong together: give both",
-            ),
-            (
-                uses_control_plane && !self.xds_tls && has_files,
-                "--xds-tls-…",
-                "without TLS, the connection is in plain text: add --xds-tls",
-            ),
-        ]
     }
 
     /// Returns whether counters are kept in Redis, and not in the memory of this process.

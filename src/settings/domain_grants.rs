@@ -3,10 +3,7 @@
 //! `server::authz` enforces the grants with the callers' client certificates.
 
 use super::value_types::{ValueError, parse_text};
-use crate::domain::Permissions;
-
-/// Domain, certificate name of a caller that may use it, and the caller's permissions there.
-pub type DomainGrant = (String, String, Permissions);
+use crate::domain::{DomainGrant, Permissions};
 
 /// Parses grants of the form `domain=name:permission,permission,name; domain=name`. A permission
 /// belongs to the name before it. The domain `*` means all domains. Empty text means no grants, so
@@ -24,16 +21,16 @@ pub(super) fn parse_grants(input: &str) -> Result<Vec<DomainGrant>, ValueError> 
             return error("a domain has no names");
         };
         let domain = parse_text(domain.trim())?;
-        if grants.iter().any(|(before, ..)| *before == domain) {
+        if grants.iter().any(|before| before.domain == domain) {
             return error("a domain occurs twice");
         }
         // Whether a permission may follow: the name before it has one.
         let mut has_permissions = false;
         for part in names.split(',').map(str::trim) {
-            if let (true, Some(more), Some((.., permissions))) =
+            if let (true, Some(more), Some(grant)) =
                 (has_permissions, parse_permission(part), grants.last_mut())
             {
-                *permissions = permissions.union(more);
+                grant.permissions = grant.permissions.union(more);
                 continue;
             }
             let (name, permissions) = match split_permission(part) {
@@ -50,7 +47,8 @@ pub(super) fn parse_grants(input: &str) -> Result<Vec<DomainGrant>, ValueError> 
                 return error("`*` is not a name: certificate names must match exactly");
             }
             has_permissions = permissions != Permissions::NONE;
-            grants.push((domain.clone(), parse_text(name)?, permissions));
+            let (domain, caller) = (domain.clone(), parse_text(name)?);
+            grants.push(DomainGrant { domain, caller, permissions });
         }
     }
     Ok(grants)
@@ -80,8 +78,10 @@ mod tests {
     #[test]
     fn grants_are_parsed_and_incomplete_ones_rejected() {
         let parsed = parse_grants(" edge = a.test, spiffe://m/b?c=d ;*=ops.test;").unwrap();
-        let grant = |domain: &str, name: &str, permissions| -> DomainGrant {
-            (domain.to_owned(), name.to_owned(), permissions)
+        let grant = |domain: &str, name: &str, permissions| DomainGrant {
+            domain: domain.to_owned(),
+            caller: name.to_owned(),
+            permissions,
         };
         let none = Permissions::NONE;
         assert_eq!(

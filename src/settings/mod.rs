@@ -19,19 +19,15 @@ mod setting_row;
 mod table;
 mod value_types;
 
-pub use domain_grants::DomainGrant;
 pub use drop_in::DropIn;
 pub use notices::{Notice, NoticeKind, find_notices};
 pub use other_names::find_similar_name;
-pub use otlp_settings::{OtlpProtocol, OtlpSettings, TraceSampler};
+pub use otlp_settings::{OtlpSettings, TraceSampler};
 pub use precedence::{SettingValue, Sources, TextMap, report};
 pub use redis_settings::{RedisLogin, RedisSettings, parse_login};
 pub use server_url::ServerUrl;
 pub use setting_error::{Origin, SettingError};
 pub use setting_row::SettingRow;
 pub use table::{Settings, TABLE};
-pub use value_types::{
-    ChargeSetting, CounterAccessSetting, HeaderFamily, LogFormat, LogLevel, OnOff,
-    PolicySourceKind, RedisType, ResetSetting, RetryAfterSetting, SecretText, TopValues,
-};
+pub use value_types::{HeaderFamily, OnOff, PolicySourceKind, RedisType, SecretText};
 pub(crate) use value_types::{parse_elapsed, parse_lifetime, parse_timeout};

@@ -4,7 +4,6 @@
 //! The envoyproxy/ratelimit settings that Tidegate supports are in `table`; `precedence` rejects
 //! unsupported settings that change decisions.
 
-use std::fmt;
 use std::net::IpAddr;
 
 use super::drop_in::DropIn;
@@ -13,8 +12,7 @@ use super::precedence::{TextMap, is_service_link};
 use super::redis_settings::{is_redis_url, redis_advice};
 use super::setting_row::SettingRow;
 use super::table::{Settings, TABLE};
-use super::value_types::CounterAccessSetting;
-use crate::domain::nearest_word;
+use crate::domain::{CounterAccess, nearest_word};
 
 /// Startup notice about a setting that has no effect or carries a risk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,18 +37,6 @@ pub enum NoticeKind {
     NoEffect,
     /// A valid value, or a missing setting, that carries a risk.
     Risk,
-}
-
-impl fmt::Display for Notice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Notice { name, text, .. } = self;
-        match self.kind {
-            NoticeKind::UnknownVariable => write!(f, "unknown environment variable {name}: {text}"),
-            NoticeKind::UnknownArgument => write!(f, "unknown argument {name}: {text}"),
-            NoticeKind::NoEffect => write!(f, "{name} has no effect: {text}"),
-            NoticeKind::Risk => write!(f, "{name} {text}"),
-        }
-    }
 }
 
 /// Environment variables of envoyproxy/ratelimit without an effect, and why they have none. A
@@ -162,7 +148,7 @@ pub fn find_notices(
             notice(kind, name, text);
         }
     }
-    let granted = settings.grpc_client_domains.iter().map(|(_, name, _)| name);
+    let granted = settings.grpc_client_domains.iter().map(|grant| &grant.caller);
     for name in granted.chain(Some(&settings.grpc_client_tls_san)) {
         if !name.is_empty() && !can_be_in_certificate(name) {
             let text = format!(
@@ -218,7 +204,7 @@ fn possible_notices(settings: &Settings) -> [(NoticeKind, bool, &'static str, &'
         Err(_) => settings.debug_host.eq_ignore_ascii_case("localhost"),
     };
     let is_anonymous = settings.grpc_client_tls_cacert.is_none() && settings.grpc_uds.is_none();
-    let writes = settings.counter_access == CounterAccessSetting::Write;
+    let writes = settings.counter_access == CounterAccess::Write;
     let secret = settings.key_secret.reveal();
     let has_secret = !secret.is_empty() || settings.key_secret_file.is_some();
     let has_redis = settings.counts_in_redis();
@@ -324,6 +310,15 @@ mod tests {
     use super::*;
     use crate::settings::{Settings, Sources};
 
+    fn shown(Notice { kind, name, text }: &Notice) -> String {
+        match kind {
+            NoticeKind::UnknownVariable => format!("unknown environment variable {name}: {text}"),
+            NoticeKind::UnknownArgument => format!("unknown argument {name}: {text}"),
+            NoticeKind::NoEffect => format!("{name} has no effect: {text}"),
+            NoticeKind::Risk => format!("{name} {text}"),
+        }
+    }
+
     fn environment(pairs: &[(&str, &str)]) -> TextMap {
         pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
     }
@@ -332,7 +327,7 @@ mod tests {
         let environment = environment(pairs);
         let sources = Sources { environment: environment.clone(), ..Sources::default() };
         let (settings, _) = Settings::read(&sources).unwrap();
-        find_notices(&environment, None, &settings).iter().map(Notice::to_string).collect()
+        find_notices(&environment, None, &settings).iter().map(shown).collect()
     }
 
     fn drop_in_notices_for(pairs: &[(&str, &str)], arguments: &[&str]) -> Vec<String> {
@@ -342,7 +337,7 @@ mod tests {
         let sources = Sources { environment: environment.clone(), drop_in, ..Sources::default() };
         let (settings, _) = Settings::read(&sources).unwrap();
         let notices = find_notices(&environment, sources.drop_in.as_ref(), &settings);
-        notices.iter().map(Notice::to_string).collect()
+        notices.iter().map(shown).collect()
     }
 
     #[test]

@@ -7,15 +7,7 @@ use super::server_url::percent_decode;
 use super::setting_error::SettingError;
 use super::table::Settings;
 use super::value_types::{OnOff, ValueError, pairs_parser, unknown_word_error};
-
-/// Protocol of the OTLP export.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OtlpProtocol {
-    /// Protobuf messages in gRPC calls.
-    Grpc,
-    /// Protobuf messages in HTTP/1.1 requests.
-    HttpProtobuf,
-}
+use crate::domain::OtlpProtocol;
 
 impl OtlpProtocol {
     /// Returns the default collector endpoint for traces, which applies if `TRACING_ENABLED` is
@@ -81,16 +73,6 @@ impl TraceSampler {
         let (_, parent_based, ratio) =
             *named.ok_or_else(|| unknown_word_error(text, &SAMPLERS.map(|(name, ..)| name)))?;
         Ok(TraceSampler { parent_based, ratio })
-    }
-}
-
-/// Parses an exporter name. Returns true for `otlp`, false for `none`, and an error for any other
-/// name.
-pub(super) fn parse_exporter(text: &str) -> Result<bool, ValueError> {
-    match text.to_ascii_lowercase().as_str() {
-        "otlp" => Ok(true),
-        "none" => Ok(false),
-        _ => Err(unknown_word_error(text, &["otlp", "none"])),
     }
 }
 

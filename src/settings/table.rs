@@ -9,19 +9,22 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::domain_grants::{DomainGrant, parse_grants};
-use super::otlp_settings::{TraceSampler, parse_exporter};
+use super::domain_grants::parse_grants;
+use super::otlp_settings::TraceSampler;
 use super::precedence;
 use super::precedence::{SettingValue, Sources};
 use super::setting_error::SettingError;
 use super::setting_row::{Redaction, SettingRow};
 use super::value_types::{
-    ChargeSetting, CounterAccessSetting, HeaderFamily, LogFormat, LogLevel, OnOff,
-    PolicySourceKind, RedisType, ResetSetting, RetryAfterSetting, SecretText, TopValues,
-    duration_or_millis_parser, duration_parser, number_parser, pairs_parser, parse_address,
-    parse_backend, parse_flag, parse_header_list, parse_host, parse_key_prefix, parse_on_off,
-    parse_otlp_url, parse_path, parse_paths, parse_ratio, parse_secret, parse_secret_line,
-    parse_server, parse_text, size_parser,
+    HeaderFamily, LEVEL_NAMES, LEVELS, OnOff, PolicySourceKind, RedisType, SecretText,
+    duration_or_millis_parser, duration_parser, keyword_parser, number_parser, pairs_parser,
+    parse_address, parse_backend, parse_flag, parse_header_list, parse_host, parse_key_prefix,
+    parse_on_off, parse_otlp_url, parse_path, parse_paths, parse_ratio, parse_secret,
+    parse_secret_line, parse_server, parse_text, size_parser,
+};
+use crate::domain::{
+    Charge, CounterAccess, DomainGrant, LineFormat, ResetFormat, RetryAfterFormat, ValueDisplay,
+    Verbosity,
 };
 
 macro_rules! settings {
@@ -89,7 +92,7 @@ settings! {
 
     section "Control plane";
     /// Source of policies: file, or grpc_xds_sotw (a control plane).
-    config_type "config-type" [PolicySourceKind::KEYWORDS]: PolicySourceKind = "file", PolicySourceKind::parse, Plain, ["CONFIG_TYPE"];
+    config_type "config-type" [PolicySourceKind::KEYWORDS]: PolicySourceKind = "file", keyword_parser(&PolicySourceKind::ALL, &PolicySourceKind::NAMES), Plain, ["CONFIG_TYPE"];
     /// YAML file with defaults for policy keys that have no field in the control plane's messages.
     policy_defaults "policy-defaults" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, [];
     /// Address of the control plane, as host:port.
@@ -138,7 +141,7 @@ settings! {
     debug_token_file "debug-token-file" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, [];
     /// How the debug port displays the values of rejected keys: hashed (only the counter's hash) or
     /// shortened (the first 24 bytes).
-    top_values "top-values" [TopValues::KEYWORDS]: TopValues = "hashed", TopValues::parse, Plain, [];
+    top_values "top-values" [ValueDisplay::KEYWORDS]: ValueDisplay = "hashed", keyword_parser(&ValueDisplay::ALL, &ValueDisplay::NAMES), Plain, [];
     /// Also serve metrics on --prometheus-addr.
     use_prometheus "use-prometheus" ["true|false"]: bool = "false", parse_flag, Plain, ["USE_PROMETHEUS"];
     /// Address of the additional metrics port.
@@ -170,7 +173,7 @@ settings! {
     batches "batches" ["true|false"]: bool = "true", parse_flag, Plain, [];
     /// Access of callers to the counters of their domains through tidegate.v1.Limits: off, read
     /// (Peek, ReadCounters), write (also Refund, ResetCounters).
-    counter_access "counter-access" [CounterAccessSetting::KEYWORDS]: CounterAccessSetting = "off", CounterAccessSetting::parse, Plain, [];
+    counter_access "counter-access" [CounterAccess::KEYWORDS]: CounterAccess = "off", keyword_parser(&CounterAccess::ALL, &CounterAccess::NAMES), Plain, [];
     /// Let callers without a grant refund hits (negative hits, Refund, ResetCounters).
     refunds "refunds" ["true|false"]: bool = "true", parse_flag, Plain, [];
     /// Let callers without a grant read a counter without charging it (0 hits, Peek, ReadCounters).
@@ -230,7 +233,7 @@ settings! {
     redis_url "redis-url" ["ADDRESS"]: SecretText = "", parse_secret_line, Address, ["REDIS_URL"];
     /// Redis topology: single, sentinel (--redis-url lists the master's name, then the sentinels),
     /// or cluster (--redis-url lists nodes).
-    redis_type "redis-type" [RedisType::KEYWORDS]: RedisType = "single", RedisType::parse, Plain, ["REDIS_TYPE"];
+    redis_type "redis-type" [RedisType::KEYWORDS]: RedisType = "single", keyword_parser(&RedisType::ALL, &RedisType::NAMES), Plain, ["REDIS_TYPE"];
     /// Redis password, or user:password.
     redis_auth "redis-auth" ["PASSWORD"]: SecretText = "", parse_secret, Hidden, ["REDIS_AUTH"];
     /// File with the Redis password, or user:password; read again every second.
@@ -258,13 +261,13 @@ settings! {
     shadow_mode "shadow-mode" ["true|false"]: bool = "false", parse_flag, Plain, ["SHADOW_MODE"];
     /// Hits that are charged even beyond a limit, for domains and limits without `charge`: admitted
     /// (none), billed (those from a descriptor's own hits_addend), always (all).
-    charge "charge" [ChargeSetting::KEYWORDS]: ChargeSetting = "admitted", ChargeSetting::parse, Plain, [];
+    charge "charge" [Charge::KEYWORDS]: Charge = "admitted", keyword_parser(&Charge::ALL, &Charge::NAMES), Plain, [];
     /// Treat every descriptor as a quota descriptor.
     quota_mode "quota-mode" ["true|false"]: bool = "false", parse_flag, Plain, ["QUOTA_MODE"];
     /// Fraction of a limit above which hits count as near the limit, 0 to 1.
     near_limit_ratio "near-limit-ratio" ["RATIO"]: f64 = "0.8", parse_ratio, Plain, ["NEAR_LIMIT_RATIO"];
     /// Family of rate limit headers to send: none, ratelimit, x-ratelimit, both.
-    headers "headers" [HeaderFamily::KEYWORDS]: HeaderFamily = "none", HeaderFamily::parse, Plain, [];
+    headers "headers" [HeaderFamily::KEYWORDS]: HeaderFamily = "none", keyword_parser(&HeaderFamily::ALL, &HeaderFamily::NAMES), Plain, [];
     /// Send limit headers under the names in --limit-limit-header, --limit-remaining-header and
     /// --limit-reset-header.
     limit_response_headers_enabled "limit-response-headers-enabled" ["true|false"]: bool = "false", parse_flag, Plain, ["LIMIT_RESPONSE_HEADERS_ENABLED"];
@@ -275,9 +278,9 @@ settings! {
     /// Name of the header with the time of the reset.
     limit_reset_header "limit-reset-header" ["NAME"]: String = "RateLimit-Reset", parse_text, Plain, ["LIMIT_RESET_HEADER"];
     /// Format of the reset header: seconds (from now) or unix (since 1970); RateLimit-Reset is always in seconds.
-    header_reset "header-reset" [ResetSetting::KEYWORDS]: ResetSetting = "seconds", ResetSetting::parse, Plain, [];
+    header_reset "header-reset" [ResetFormat::KEYWORDS]: ResetFormat = "seconds", keyword_parser(&ResetFormat::ALL, &ResetFormat::NAMES), Plain, [];
     /// Format of Retry-After on rejections: off, seconds, date.
-    retry_after "retry-after" [RetryAfterSetting::KEYWORDS]: RetryAfterSetting = "seconds", RetryAfterSetting::parse, Plain, [];
+    retry_after "retry-after" ["off|seconds|date"]: Option<RetryAfterFormat> = "seconds", keyword_parser(&[None, Some(RetryAfterFormat::Seconds), Some(RetryAfterFormat::HttpDate)], &["off", "seconds", "date"]), Plain, [];
     /// Lengthen Retry-After at random by up to this percentage, to spread retries.
     retry_after_spread "retry-after-spread" ["PERCENT"]: u8 = "0", number_parser(0, 100), Plain, [];
     /// Header for the name of the exceeded limit, sent with rejections; if empty, no header is
@@ -295,9 +298,9 @@ settings! {
     /// Fraction of calls that are traced, 0 to 1.
     traces_ratio "traces-ratio" ["RATIO"]: f64 = "0.01", parse_ratio, Plain, ["OTEL_TRACES_SAMPLER_ARG", "TRACING_SAMPLING_RATE"];
     /// Least severe level that is logged: off, error, warn, info, debug, trace.
-    log_level "log-level" [LogLevel::KEYWORDS]: LogLevel = "info", LogLevel::parse, Plain, ["LOG_LEVEL"];
+    log_level "log-level" ["off|panic|fatal|error|warning|warn|info|debug|trace"]: Verbosity = "info", keyword_parser(&LEVELS, &LEVEL_NAMES), Plain, ["LOG_LEVEL"];
     /// Log format: text or json.
-    log_format "log-format" [LogFormat::KEYWORDS]: LogFormat = "text", LogFormat::parse, Plain, ["LOG_FORMAT"];
+    log_format "log-format" [LineFormat::KEYWORDS]: LineFormat = "text", keyword_parser(&LineFormat::ALL, &LineFormat::NAMES), Plain, ["LOG_FORMAT"];
 
     section "Tests";
     /// Interval at which Redis is asked for INFO. Not documented: only the tests of Tidegate set it,
@@ -341,12 +344,12 @@ settings! {
     /// Interval of metric exports; a number without a unit is in milliseconds.
     otlp_metrics_interval "OTEL_METRIC_EXPORT_INTERVAL" ["DURATION"]: Duration = "60s", duration_or_millis_parser(100, 3_600_000), Plain, [];
     /// Metrics exporter, otlp or none; /metrics works with either.
-    metrics_exporter "OTEL_METRICS_EXPORTER" ["otlp|none"]: bool = "otlp", parse_exporter, Plain, [];
+    metrics_exporter "OTEL_METRICS_EXPORTER" ["otlp|none"]: bool = "otlp", keyword_parser(&[true, false], &["otlp", "none"]), Plain, [];
     /// Whether to export traces: auto (if a collector for them is configured), on (to localhost if
     /// none is configured), off.
     tracing_enabled "TRACING_ENABLED" ["auto|on|off"]: OnOff = "auto", parse_on_off, Plain, [];
     /// Traces exporter, otlp or none.
-    traces_exporter "OTEL_TRACES_EXPORTER" ["otlp|none"]: bool = "otlp", parse_exporter, Plain, [];
+    traces_exporter "OTEL_TRACES_EXPORTER" ["otlp|none"]: bool = "otlp", keyword_parser(&[true, false], &["otlp", "none"]), Plain, [];
     /// Trace sampler; the default follows the sampling decision of the caller's trace context, and
     /// samples --traces-ratio of the calls without one.
     traces_sampler "OTEL_TRACES_SAMPLER" ["SAMPLER"]: TraceSampler = "parentbased_traceidratio", TraceSampler::parse, Plain, [];

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::server_url::{ServerUrl, UrlForms};
-use crate::domain::nearest_word;
+use crate::domain::{Verbosity, named_enum, nearest_word};
 
 /// Error message that describes the valid values of a setting.
 pub(super) type ValueError = String;
@@ -64,134 +64,79 @@ pub(super) fn unknown_word_error(text: &str, words: &[&'static str]) -> ValueErr
     format!("must be one of: {}{hint}", words.join(", "))
 }
 
-/// Joins keywords with `|` at compile time.
-macro_rules! join_keywords {
-    ($first:literal $(, $word:literal)*) => { concat!($first $(, "|", $word)*) };
-}
-
-/// Defines enums for settings whose values are keywords, and generates case-insensitive parsers.
-macro_rules! keyword_enums {
-    ($( $(#[doc = $doc:literal])* $name:ident { $( $(#[doc = $each:literal])* $($word:literal)|+ $variant:ident ),+ $(,)? } )+) => { $(
-        $(#[doc = $doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $name { $( $(#[doc = $each])* $variant ),+ }
-
-        impl $name {
-            /// All valid keywords of the setting, separated by `|`.
-            pub(super) const KEYWORDS: &str = join_keywords!($($($word),+),+);
-
-            pub(super) fn parse(text: &str) -> Result<Self, ValueError> {
-                match text.to_ascii_lowercase().as_str() {
-                    $( $($word)|+ => Ok($name::$variant), )+
-                    _ => Err(unknown_word_error(text, &[$($($word),+),+])),
-                }
-            }
-        }
-    )+ };
-}
-
-keyword_enums! {
-    /// Access of callers to the `tidegate.v1.Limits` methods that read or change individual
-    /// counters.
-    CounterAccessSetting {
-        /// No access to the methods that read or change individual counters.
-        "off" Off,
-        /// Access to the methods that read individual counters (Peek, ReadCounters).
-        "read" Read,
-        /// Access to the methods that read (Peek, ReadCounters) or change (Refund, ResetCounters)
-        /// individual counters.
-        "write" Write,
+/// Returns a parser for keywords in any case, each of which stands for the value at its position.
+pub(super) fn keyword_parser<T: Copy>(
+    values: &'static [T],
+    keywords: &'static [&'static str],
+) -> impl Fn(&str) -> Result<T, ValueError> {
+    move |input| {
+        let at = keywords.iter().position(|keyword| keyword.eq_ignore_ascii_case(input));
+        let value = at.and_then(|at| values.get(at));
+        value.copied().ok_or_else(|| unknown_word_error(input, keywords))
     }
+}
+
+named_enum! {
     /// Switch that turns a feature on or off, or lets other settings decide.
-    OnOff {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum OnOff {
         /// Other settings decide whether the feature is on.
-        "auto" Auto,
+        Auto => "auto",
         /// The feature is on.
-        "on" On,
+        On => "on",
         /// The feature is off.
-        "off" Off,
-    }
-    /// Source from which policies are loaded.
-    PolicySourceKind {
-        /// Policies are loaded from files and directories.
-        "file" File,
-        /// Policies are loaded from a control plane over the state-of-the-world variant of xDS.
-        "grpc_xds_sotw" ControlPlane,
-    }
-    /// Topology of the Redis deployment.
-    RedisType {
-        /// Single Redis server.
-        "single" Single,
-        /// Replicated Redis, whose sentinels report which server is the master.
-        "sentinel" Sentinel,
-        /// Redis Cluster, sharded over several servers.
-        "cluster" Cluster,
-    }
-    /// Families of rate limit headers that are added to responses.
-    HeaderFamily {
-        /// No rate limit headers.
-        "none" None,
-        /// `RateLimit-Limit`, `RateLimit-Remaining`, `RateLimit-Reset`, as in the IETF draft.
-        "ratelimit" RateLimit,
-        /// `X-RateLimit-Limit`, `X-RateLimit-Remaining`, `X-RateLimit-Reset`.
-        "x-ratelimit" XRateLimit,
-        /// Both `RateLimit-*` and `X-RateLimit-*` headers.
-        "both" Both,
-    }
-    /// Hits that are charged even if a limit rejects the call.
-    ChargeSetting {
-        /// No hits are charged for a rejected call (with all-or-nothing accounting).
-        "admitted" Admitted,
-        /// Hits are charged even for a rejected call if their descriptor sets its own `hits_addend`
-        /// above 0 (billed hits).
-        "billed" Billed,
-        /// All hits are charged, even those of a rejected call.
-        "always" Always,
-    }
-    /// Format of the rate limit header that tells when the limit resets.
-    ResetSetting {
-        /// Number of seconds until the limit resets.
-        "seconds" Seconds,
-        /// Time at which the limit resets, in seconds since the Unix epoch.
-        "unix" Unix,
-    }
-    /// Format of the `Retry-After` header.
-    RetryAfterSetting {
-        /// No `Retry-After` header is sent.
-        "off" Off,
-        /// Number of seconds to wait, as a whole number of at least 1.
-        "seconds" Seconds,
-        /// HTTP date, such as `Sun, 06 Nov 1994 08:49:37 GMT`.
-        "date" Date,
-    }
-    /// Format in which the debug port shows the descriptor values of rejected keys.
-    TopValues {
-        /// First 24 bytes of a descriptor value.
-        "shortened" Shortened,
-        /// Keyed hash of the counter, which does not reveal the descriptor value.
-        "hashed" Hashed,
-    }
-    /// Format of log lines.
-    LogFormat {
-        /// Human-readable plain text.
-        "text" Text,
-        /// One JSON object per line.
-        "json" Json,
-    }
-    /// Log level. Accepts the level names of both logrus and tracing.
-    LogLevel {
-        /// Logs nothing.
-        "off" Off,
-        /// Logs only errors.
-        "panic" | "fatal" | "error" Error,
-        /// Logs errors and warnings.
-        "warning" | "warn" Warn,
-        /// Logs errors, warnings, and normal events.
-        "info" Info,
-        /// Logs errors, warnings, normal events, and details for debugging.
-        "debug" | "trace" Debug,
+        Off => "off",
     }
 }
+
+named_enum! {
+    /// Source from which policies are loaded.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum PolicySourceKind {
+        /// Policies are loaded from files and directories.
+        File => "file",
+        /// Policies are loaded from a control plane over the state-of-the-world variant of xDS.
+        ControlPlane => "grpc_xds_sotw",
+    }
+}
+
+named_enum! {
+    /// Topology of the Redis deployment.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum RedisType {
+        /// Single Redis server.
+        Single => "single",
+        /// Replicated Redis, whose sentinels report which server is the master.
+        Sentinel => "sentinel",
+        /// Redis Cluster, sharded over several servers.
+        Cluster => "cluster",
+    }
+}
+
+named_enum! {
+    /// Families of rate limit headers that are added to responses.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum HeaderFamily {
+        /// No rate limit headers.
+        None => "none",
+        /// `RateLimit-Limit`, `RateLimit-Remaining`, `RateLimit-Reset`, as in the IETF draft.
+        RateLimit => "ratelimit",
+        /// `X-RateLimit-Limit`, `X-RateLimit-Remaining`, `X-RateLimit-Reset`.
+        XRateLimit => "x-ratelimit",
+        /// Both `RateLimit-*` and `X-RateLimit-*` headers.
+        Both => "both",
+    }
+}
+
+/// Names of log levels, of both logrus and tracing.
+pub(super) const LEVEL_NAMES: [&str; 9] =
+    ["off", "panic", "fatal", "error", "warning", "warn", "info", "debug", "trace"];
+
+/// Log levels in the order of [`LEVEL_NAMES`].
+pub(super) const LEVELS: [Verbosity; 9] = {
+    use Verbosity::{Debug, Error, Info, Off, Warn};
+    [Off, Error, Error, Error, Warn, Warn, Info, Debug, Debug]
+};
 
 /// Returns the text unchanged, or an error if it contains control characters.
 pub(super) fn parse_text(text: &str) -> Result<String, ValueError> {
@@ -351,7 +296,7 @@ pub(super) fn parse_flag(input: &str) -> Result<bool, ValueError> {
 
 /// Parses `auto`, `on`, `off`, or a boolean.
 pub(super) fn parse_on_off(input: &str) -> Result<OnOff, ValueError> {
-    OnOff::parse(input).or_else(|expected| match parse_flag(input) {
+    keyword_parser(&OnOff::ALL, &OnOff::NAMES)(input).or_else(|expected| match parse_flag(input) {
         Ok(true) => Ok(OnOff::On),
         Ok(false) => Ok(OnOff::Off),
         Err(_) => Err(expected),

@@ -9,14 +9,14 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, Hash as _, Hasher as _, RandomState};
 use std::mem;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 
 use super::top_rejected::FrequentKeys;
-use crate::domain::{Entry, NoLimitReason, Request, escaped, escaped_prefix, truncate_utf8};
+use crate::domain::{Entry, Lock, NoLimitReason, Request, escaped, escaped_prefix, truncate_utf8};
 
 /// Maximum number of lines per summary, which is written at most once a minute.
 const SUMMARY_LINES_MAX: usize = 10;
@@ -112,7 +112,7 @@ pub(super) struct CallsWithoutLimit {
     hasher: RandomState,
     /// Whether the next call should be sampled for a line at `debug`.
     wants_sample: AtomicBool,
-    summary: Mutex<Summary>,
+    summary: Lock<Summary>,
 }
 
 #[derive(Debug)]
@@ -148,11 +148,11 @@ impl CallsWithoutLimit {
         {
             let domain = escaped_prefix(request.domain.as_bytes(), NAME_BYTES_MAX);
             let sample = (domain, explain());
-            self.lock().sample = Some(sample);
+            self.summary.lock().sample = Some(sample);
         }
         if reason != NoLimitReason::UnlistedValue {
             let id = self.hash(request, reason);
-            self.lock().calls.add(id, || NoLimitCalls::new(request, reason));
+            self.summary.lock().calls.add(id, || NoLimitCalls::new(request, reason));
         }
     }
 
@@ -193,7 +193,7 @@ impl CallsWithoutLimit {
 
     /// Returns the number of calls by reason and domain.
     pub(super) fn counts(&self) -> Vec<NoLimitCount> {
-        let summary = self.lock();
+        let summary = self.summary.lock();
         let of_reason = |reason: NoLimitReason| {
             let domains = self.domains[reason as usize].load_full();
             let count = |(name, calls): (&Arc<str>, &Arc<AtomicU64>)| {
@@ -213,7 +213,7 @@ impl CallsWithoutLimit {
     pub(super) fn write(&self, now: Instant, advise: Advise<'_>) {
         self.wants_sample.store(tracing::enabled!(tracing::Level::DEBUG), Ordering::Relaxed);
         let (sample, calls) = {
-            let mut summary = self.lock();
+            let mut summary = self.summary.lock();
             let calls = summary.take_due(now);
             (summary.sample.take(), calls)
         };
@@ -243,11 +243,7 @@ impl CallsWithoutLimit {
             );
             advised.push((without, advice));
         }
-        self.lock().advice = advised;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Summary> {
-        self.summary.lock().unwrap_or_else(PoisonError::into_inner)
+        self.summary.lock().advice = advised;
     }
 }
 
@@ -297,12 +293,12 @@ mod tests {
 
     /// Writes the summary that is due, and returns the domains it names.
     fn written(calls: &CallsWithoutLimit, now: Instant) -> Vec<String> {
-        let domains = Mutex::new(Vec::new());
+        let domains = Lock::new(Vec::new());
         calls.write(now, &|unlimited| {
-            domains.lock().unwrap().push(unlimited.domain.clone());
+            domains.lock().push(unlimited.domain.clone());
             "advice".to_owned()
         });
-        domains.into_inner().unwrap()
+        domains.into_inner()
     }
 
     #[test]

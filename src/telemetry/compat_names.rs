@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -16,26 +17,22 @@ use prometheus_client::encoding::DescriptorEncoder;
 use super::counters::{ProcessTotals, Telemetry};
 use super::hit_counts::HitCounts;
 use super::metric::{
-    MetricFamily, MetricSink, MetricSource, MetricUnit, MetricValue, emit_rows, emit_table,
-    histogram, metrics, unsuffixed_counter as counter,
+    MetricFamily, MetricSink, MetricSource, MetricUnit, MetricValue, emit_rows, emit_series,
+    emit_table, histogram, metrics, unsuffixed_counter as counter,
 };
 use super::prometheus_writer::PrometheusWriter;
 use super::rule_rows::OVERRIDES_PATH;
 use crate::domain::RpcOutcome;
 
-const fn rule_counter(name: &'static str, help: &'static str) -> MetricFamily {
-    counter(name, help).with_labels(&["domain", "key1", "key2"])
-}
-
 /// Name prefix of the metric families with one series per rule.
 const RULE_PREFIX: &str = "ratelimit_service_rate_limit_";
 
-metrics! { RULE_METRICS: HitCounts,
-    rule_counter "ratelimit_service_rate_limit_total_hits" "Requested hits", |hits| hits.total;
-    rule_counter "ratelimit_service_rate_limit_within_limit" "Hits that passed", |hits| hits.within;
-    rule_counter "ratelimit_service_rate_limit_over_limit" "Hits that were rejected", |hits| hits.over;
-    rule_counter "ratelimit_service_rate_limit_near_limit" "Hits near the limit", |hits| hits.near;
-    rule_counter "ratelimit_service_rate_limit_shadow_mode" "Hits over a limit in shadow mode", |hits| hits.shadow;
+metrics! { RULE_METRICS ["domain", "key1", "key2"]: HitCounts,
+    counter "ratelimit_service_rate_limit_total_hits" "Requested hits", |hits| hits.total;
+    counter "ratelimit_service_rate_limit_within_limit" "Hits that passed", |hits| hits.within;
+    counter "ratelimit_service_rate_limit_over_limit" "Hits that were rejected", |hits| hits.over;
+    counter "ratelimit_service_rate_limit_near_limit" "Hits near the limit", |hits| hits.near;
+    counter "ratelimit_service_rate_limit_shadow_mode" "Hits over a limit in shadow mode", |hits| hits.shadow;
 }
 
 const METHOD_LABELS: [(&str, &str); 1] = [("grpc_method", "ShouldRateLimit")];
@@ -51,11 +48,11 @@ const ERRORS: MetricFamily = counter(
 )
 .with_labels(&["err_type"]);
 
-metrics! { PROCESS_METRICS: ProcessTotals,
+metrics! { PROCESS_METRICS []: ProcessTotals,
     counter "ratelimit_service_global_shadow_mode" "Calls over a limit that passed because of global shadow mode", |totals| totals.shadowed;
 }
 
-metrics! { POLICY_LOADS: Telemetry,
+metrics! { POLICY_LOADS []: Telemetry,
     counter "ratelimit_service_config_load_success" "Successful policy loads", |telemetry| telemetry.loads.load(Relaxed);
     counter "ratelimit_service_config_load_error" "Failed policy reloads", |telemetry| telemetry.load_errors.load(Relaxed);
 }
@@ -128,16 +125,18 @@ impl Telemetry {
         emit_rows(sink, RULE_METRICS, hits)?;
         let totals = self.sum_workers();
         let calls = totals.outcomes.iter().sum();
-        sink.write_family(&REQUESTS, &mut |emit| emit(&METHOD_LABELS, MetricValue::Number(calls)))?;
+        emit_series(sink, &REQUESTS, iter::once((METHOD_LABELS, calls)))?;
         let durations = || MetricValue::Histogram(totals.durations.clone());
         sink.write_family(&RESPONSE_TIME, &mut |emit| emit(&METHOD_LABELS, durations()))?;
         let calls_with = |outcome: RpcOutcome| totals.outcomes[outcome as usize];
-        sink.write_family(&ERRORS, &mut |emit| {
-            let store = calls_with(RpcOutcome::Unavailable);
-            let service = calls_with(RpcOutcome::Invalid) + calls_with(RpcOutcome::Late);
-            emit(&[("err_type", "redis_error")], MetricValue::Number(store))?;
-            emit(&[("err_type", "service_error")], MetricValue::Number(service))
-        })?;
+        let store = calls_with(RpcOutcome::Unavailable);
+        let service = calls_with(RpcOutcome::Invalid) + calls_with(RpcOutcome::Late);
+        let errors = [("redis_error", store), ("service_error", service)];
+        emit_series(
+            sink,
+            &ERRORS,
+            errors.map(|(kind, calls)| ([("err_type", kind)], calls)).into_iter(),
+        )?;
         emit_table(sink, PROCESS_METRICS, &totals)?;
         emit_table(sink, POLICY_LOADS, self)
     }

@@ -20,14 +20,12 @@ use super::near_log::NearLog;
 use super::otlp::TraceExporter;
 use super::recent_latency::RecentLatency;
 use super::refusal_log::RefusalLog;
-use super::rule_counters::{
-    CountsByCode, RuleCounters, RuleName, RuleTable, RuleTables, SOURCE_COUNT, source_index,
-};
-use super::top_rejected::{TopRefusals, ValueDisplay};
+use super::rule_counters::{CountsByCode, RuleCounters, RuleName, RuleTable, RuleTables};
+use super::top_rejected::TopRefusals;
 use crate::domain::{
     CheckEvent, Code, Decision, DetailedCheck, DurationHistogram, HistogramSnapshot, InvalidReason,
     LimitedBy, Micros, NearEvent, NoLimitReason, Observer, RefusalEvent, Request, RpcOutcome,
-    RuleId, Source, Trace, TraceParent, add_relaxed,
+    RuleId, Source, Trace, TraceParent, ValueDisplay, add_relaxed,
 };
 
 /// Number of [`WorkerCounters`]. Each of the first 255 worker threads has its own; all other
@@ -39,7 +37,7 @@ const WORKERS_MAX: usize = 256;
 #[repr(align(128))]
 struct WorkerCounters {
     /// Number of decisions, by code (OK, OVER_LIMIT), then by source.
-    decided: [[AtomicU64; SOURCE_COUNT]; 2],
+    decided: [[AtomicU64; Source::ALL.len()]; 2],
     shadowed: AtomicU64,
     would_be_rejected: AtomicU64,
     releases_without_holder: AtomicU64,
@@ -69,7 +67,7 @@ pub struct Telemetry {
     /// counters of request overrides (`RuleTable::overrides`). A single override has no counters of
     /// its own: callers choose the overrides, so the number of counters would be unbounded.
     pub(super) overrides: RuleCounters,
-    detailed_counters: DetailedCounters,
+    pub(super) detailed_counters: DetailedCounters,
     calls_without_limit: CallsWithoutLimit,
     workers: Box<[WorkerCounters]>,
     pub(super) lost_bills: LostBills,
@@ -241,10 +239,6 @@ impl Telemetry {
         &self.top_rejected
     }
 
-    pub(super) fn detailed_counters(&self) -> &DetailedCounters {
-        &self.detailed_counters
-    }
-
     pub(super) fn rule_tables(&self) -> Arc<RuleTables> {
         self.rule_tables.load_full()
     }
@@ -362,7 +356,7 @@ impl Observer for Telemetry {
     fn on_decision(&self, decision: &Decision<'_>) {
         let (worker, exclusive) = self.worker_counters();
         let refused = usize::from(decision.code == Code::OverLimit);
-        add_relaxed(&worker.decided[refused][source_index(decision.source)], 1, exclusive);
+        add_relaxed(&worker.decided[refused][decision.source as usize], 1, exclusive);
         if decision.code == Code::OverLimit {
             self.refusal_log.record(decision.limited_by.as_ref(), decision.source);
         }
@@ -521,9 +515,9 @@ mod tests {
             let detailed = DetailedCheck { domain: "d", rule_path, detailed_path: &detailed_path };
             telemetry.on_detailed_check(&passed_check(id), &detailed);
         }
-        assert_eq!(telemetry.detailed_counters().rows().len(), 2);
+        assert_eq!(telemetry.detailed_counters.rows().len(), 2);
         telemetry.record_policy_load(RuleId(2), [name("d.b")], "2", Micros(2));
-        let rows = telemetry.detailed_counters().rows();
+        let rows = telemetry.detailed_counters.rows();
         let rows: Vec<_> = rows.iter().map(|row| (&*row.path, row.counters.hits().total)).collect();
         assert_eq!(rows, [("d.b_x", 1)]);
     }

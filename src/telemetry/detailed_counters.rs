@@ -8,11 +8,11 @@
 use std::array;
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::rule_counters::{RuleCounters, RuleName, RuleTable};
-use crate::domain::DetailedCheck;
+use crate::domain::{DetailedCheck, Lock};
 
 /// Maximum number of detailed paths (rule paths with descriptor values) over all rules. At this
 /// number, a scrape has 70,000 additional lines.
@@ -36,7 +36,7 @@ type RowCounters = (RuleName, Arc<RuleCounters>);
 /// Counters by detailed path (a rule's path with descriptor values), for all rules of the policy.
 #[derive(Debug)]
 pub(super) struct DetailedCounters {
-    shards: [Mutex<HashMap<RowKey, RowCounters>>; SHARD_COUNT],
+    shards: [Lock<HashMap<RowKey, RowCounters>>; SHARD_COUNT],
     hasher: RandomState,
     row_count: AtomicUsize,
     path_bytes: AtomicUsize,
@@ -56,7 +56,7 @@ pub(super) struct DetailedRow {
 impl Default for DetailedCounters {
     fn default() -> Self {
         DetailedCounters {
-            shards: array::from_fn(|_| Mutex::default()),
+            shards: array::from_fn(|_| Lock::default()),
             hasher: RandomState::new(),
             row_count: AtomicUsize::new(0),
             path_bytes: AtomicUsize::new(0),
@@ -78,7 +78,8 @@ impl DetailedCounters {
             return None;
         }
         let key = (check.domain.len(), path.into_boxed_str());
-        let mut shard = self.lock(self.hasher.hash_one(&key));
+        let shard = self.hasher.hash_one(&key) as usize % SHARD_COUNT;
+        let mut shard = self.shards[shard].lock();
         if let Some((_, counters)) = shard.get(&key) {
             return Some(Arc::clone(counters));
         }
@@ -105,7 +106,7 @@ impl DetailedCounters {
     /// contain.
     pub(super) fn retain_rules_of(&self, table: &RuleTable) {
         for shard in &self.shards {
-            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut shard = shard.lock();
             let before = shard.len();
             shard.retain(|(_, path), (rule, _)| {
                 let is_kept = table.by_name.contains_key(rule);
@@ -121,7 +122,7 @@ impl DetailedCounters {
     /// Returns the counters of all detailed paths, in no particular order.
     pub(super) fn rows(&self) -> Vec<DetailedRow> {
         let shards = self.shards.iter().map(|shard| {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let shard = shard.lock();
             let row = |((_, path), (rule, counters)): (&RowKey, &RowCounters)| DetailedRow {
                 rule: rule.clone(),
                 path: path.clone(),
@@ -136,11 +137,6 @@ impl DetailedCounters {
     /// values, because the detailed path was too long or there were too many detailed paths.
     pub(super) fn overflows(&self) -> u64 {
         self.overflows.load(Ordering::Relaxed)
-    }
-
-    fn lock(&self, hash: u64) -> MutexGuard<'_, HashMap<RowKey, RowCounters>> {
-        let shard = &self.shards[hash as usize % SHARD_COUNT];
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,29 +4,26 @@
 //! defines the metrics of stores and connections.
 
 use std::fmt;
+use std::iter;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::counters::{ProcessTotals, Telemetry};
 use super::hit_counts::HitCounts;
 use super::metric::{
-    MetricFamily, MetricSink, MetricUnit, MetricValue, counter, emit_rows, emit_table, gauge,
-    histogram, metrics,
+    MetricFamily, MetricSink, MetricUnit, MetricValue, counter, emit_rows, emit_series, emit_table,
+    gauge, histogram, metrics,
 };
-use super::rule_counters::{CODES, SOURCES};
-use crate::domain::{InvalidReason, NoLimitReason, RpcOutcome};
+use super::rule_counters::{CODES, CountsByCode};
+use crate::domain::{InvalidReason, LossCause, NoLimitReason, RpcOutcome, Source};
 
-const fn rule_counter(name: &'static str, help: &'static str) -> MetricFamily {
-    counter(name, help).with_labels(&["domain", "rule"])
-}
-
-metrics! { RULE_METRICS: HitCounts,
-    rule_counter "rule_hits" "Requested hits per rule", |hits| hits.total;
-    rule_counter "rule_within_limit_hits" "Hits that passed", |hits| hits.within;
-    rule_counter "rule_over_limit_hits" "Hits over the limit: rejected, unless shadow mode let them pass", |hits| hits.over;
-    rule_counter "rule_near_limit_hits" "Hits above near-limit-ratio of the limit", |hits| hits.near;
-    rule_counter "rule_shadow_mode_hits" "Hits over a limit in shadow mode, which would be rejected", |hits| hits.shadow;
-    rule_counter "rule_uncharged_hits" "Hits that passed this limit but were not charged, because another one rejected the call", |hits| hits.uncharged;
-    rule_counter "rule_refunded_hits" "Hits that clients refunded", |hits| hits.refunded;
+metrics! { RULE_METRICS ["domain", "rule"]: HitCounts,
+    counter "rule_hits" "Requested hits per rule", |hits| hits.total;
+    counter "rule_within_limit_hits" "Hits that passed", |hits| hits.within;
+    counter "rule_over_limit_hits" "Hits over the limit: rejected, unless shadow mode let them pass", |hits| hits.over;
+    counter "rule_near_limit_hits" "Hits above near-limit-ratio of the limit", |hits| hits.near;
+    counter "rule_shadow_mode_hits" "Hits over a limit in shadow mode, which would be rejected", |hits| hits.shadow;
+    counter "rule_uncharged_hits" "Hits that passed this limit but were not charged, because another one rejected the call", |hits| hits.uncharged;
+    counter "rule_refunded_hits" "Hits that clients refunded", |hits| hits.refunded;
 }
 
 const LOST_BILLS: MetricFamily = counter(
@@ -59,15 +56,15 @@ const fn gauge_seconds(name: &'static str, help: &'static str) -> MetricFamily {
     gauge(name, help).in_unit(MetricUnit::Seconds)
 }
 
-metrics! { PROCESS_METRICS: ProcessTotals,
+metrics! { PROCESS_METRICS []: ProcessTotals,
     counter "global_shadow_mode" "Calls over a limit that passed because of global shadow mode", |totals| totals.shadowed;
     counter "would_be_rejected_calls" "Calls that passed only because of shadow mode, global or of a rule", |totals| totals.would_be_rejected;
     counter "returns_without_holder" "Releases of concurrency slots that named no holder and freed nothing", |totals| totals.releases_without_holder;
 }
 
-metrics! { POLICY_LOADS: Telemetry,
+metrics! { POLICY_LOADS []: Telemetry,
     counter "domain_not_found" "Calls for a domain without a policy", |telemetry| telemetry.count_unknown_domain_calls();
-    counter "detailed_metric_overflows" "Checks counted without the request's values, because there are too many of them", |telemetry| telemetry.detailed_counters().overflows();
+    counter "detailed_metric_overflows" "Checks counted without the request's values, because there are too many of them", |telemetry| telemetry.detailed_counters.overflows();
     gauge "global_shadow_mode_enabled" "1 if --shadow-mode lets every call pass, else 0", |telemetry| u64::from(telemetry.global_shadow);
     gauge "overrides" "Overrides that operators have set with tidegate switch", |telemetry| telemetry.overrides_set.load(Relaxed);
     counter "config_load_success" "Successful policy loads", |telemetry| telemetry.loads.load(Relaxed);
@@ -98,21 +95,16 @@ impl Telemetry {
         self.emit_lost_bills(sink)?;
         emit_totals(&self.sum_workers(), sink)?;
         emit_table(sink, POLICY_LOADS, self)?;
-        sink.write_family(&CALLS_WITHOUT_LIMIT, &mut |emit| {
-            self.calls_without_limit().iter().try_for_each(|count| {
-                let labels = [("domain", &*count.domain), ("reason", count.reason)];
-                emit(&labels, MetricValue::Number(count.calls))
-            })
-        })?;
+        let without_limit = self.calls_without_limit();
+        let counts = without_limit
+            .iter()
+            .map(|count| ([("domain", &*count.domain), ("reason", count.reason)], count.calls));
+        emit_series(sink, &CALLS_WITHOUT_LIMIT, counts)?;
         let tables = self.rule_tables();
-        let fingerprint = tables.current.fingerprint.as_str();
-        sink.write_family(&POLICY_INFO, &mut |emit| {
-            emit(&[("fingerprint", fingerprint)], MetricValue::Number(1))
-        })?;
-        let version = env!("CARGO_PKG_VERSION");
-        sink.write_family(&BUILD_INFO, &mut |emit| {
-            emit(&[("version", version)], MetricValue::Number(1))
-        })
+        let fingerprint = [("fingerprint", tables.current.fingerprint.as_str())];
+        emit_series(sink, &POLICY_INFO, iter::once((fingerprint, 1)))?;
+        let version = [("version", env!("CARGO_PKG_VERSION"))];
+        emit_series(sink, &BUILD_INFO, iter::once((version, 1)))
     }
 
     fn count_unknown_domain_calls(&self) -> u64 {
@@ -128,59 +120,46 @@ impl Telemetry {
             .iter()
             .map(|((domain, rule), counts)| ([("domain", *domain), ("rule", *rule)], &counts.hits));
         emit_rows(sink, RULE_METRICS, hits)?;
-        sink.write_family(&RULE_DECISIONS, &mut |emit| {
-            for ((domain, rule), counts) in &rows {
-                for (code, by_source) in CODES.into_iter().zip(&counts.checks) {
-                    let observed = SOURCES.iter().zip(by_source).filter(|(_, count)| **count > 0);
-                    for (source, count) in observed {
-                        let labels = [
-                            ("domain", *domain),
-                            ("rule", *rule),
-                            ("code", code),
-                            ("source", source.as_str()),
-                        ];
-                        emit(&labels, MetricValue::Number(*count))?;
-                    }
-                }
-            }
-            Ok(())
-        })
+        let decisions = rows.iter().flat_map(|((domain, rule), counts)| {
+            let observed = with_code_and_source(&counts.checks).filter(|(_, count)| *count > 0);
+            observed.map(|([code, source], count)| {
+                ([("domain", *domain), ("rule", *rule), code, source], count)
+            })
+        });
+        emit_series(sink, &RULE_DECISIONS, decisions)
     }
 
     fn emit_lost_bills(&self, sink: &mut dyn MetricSink) -> fmt::Result {
-        let totals = self.lost_bills.totals();
-        sink.write_family(&LOST_BILLS, &mut |emit| {
-            totals.iter().try_for_each(|(cause, bills, _)| {
-                emit(&[("cause", cause.as_str())], MetricValue::Number(*bills))
-            })
-        })?;
-        sink.write_family(&LOST_BILL_HITS, &mut |emit| {
-            totals.iter().try_for_each(|(cause, _, hits)| {
-                emit(&[("cause", cause.as_str())], MetricValue::Number(*hits))
-            })
-        })
+        let [bills, hits] = self.lost_bills.totals();
+        emit_series(sink, &LOST_BILLS, with_names("cause", &LossCause::NAMES, &bills))?;
+        emit_series(sink, &LOST_BILL_HITS, with_names("cause", &LossCause::NAMES, &hits))
     }
 }
 
+/// Label whose value is a constant.
+type FixedLabel = (&'static str, &'static str);
+
+fn with_code_and_source(counts: &CountsByCode) -> impl Iterator<Item = ([FixedLabel; 2], u64)> {
+    CODES.into_iter().zip(counts).flat_map(|(code, by_source)| {
+        let by_source = with_names("source", &Source::NAMES, by_source);
+        by_source.map(move |([source], count)| ([("code", code), source], count))
+    })
+}
+
+/// Returns each count with a label, whose value is the name at the same position.
+fn with_names(
+    label: &'static str,
+    names: &'static [&'static str],
+    counts: &[u64],
+) -> impl Iterator<Item = ([FixedLabel; 1], u64)> {
+    names.iter().zip(counts).map(move |(name, count)| ([(label, *name)], *count))
+}
+
 fn emit_totals(totals: &ProcessTotals, sink: &mut dyn MetricSink) -> fmt::Result {
-    sink.write_family(&DECISIONS, &mut |emit| {
-        for (code, by_source) in CODES.into_iter().zip(&totals.decided) {
-            for (source, count) in SOURCES.iter().zip(by_source) {
-                emit(&[("code", code), ("source", source.as_str())], MetricValue::Number(*count))?;
-            }
-        }
-        Ok(())
-    })?;
-    sink.write_family(&CALLS, &mut |emit| {
-        RpcOutcome::ALL.iter().zip(&totals.outcomes).try_for_each(|(outcome, count)| {
-            emit(&[("status", outcome.as_str())], MetricValue::Number(*count))
-        })
-    })?;
-    sink.write_family(&INVALID_CALLS, &mut |emit| {
-        InvalidReason::ALL.iter().zip(&totals.invalid).try_for_each(|(reason, count)| {
-            emit(&[("reason", reason.as_str())], MetricValue::Number(*count))
-        })
-    })?;
+    emit_series(sink, &DECISIONS, with_code_and_source(&totals.decided))?;
+    emit_series(sink, &CALLS, with_names("status", &RpcOutcome::NAMES, &totals.outcomes))?;
+    let invalid = with_names("reason", &InvalidReason::NAMES, &totals.invalid);
+    emit_series(sink, &INVALID_CALLS, invalid)?;
     sink.write_family(&DECISION_SECONDS, &mut |emit| {
         emit(&[], MetricValue::Histogram(totals.durations.clone()))
     })?;

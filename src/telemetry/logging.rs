@@ -13,48 +13,9 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::{Registry, fmt, reload};
 
-use crate::domain::needs_escape;
-
-/// Log level: the lowest severity that is logged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verbosity {
-    /// Logs nothing.
-    Off,
-    /// Logs failures only.
-    Error,
-    /// Logs failures and problems that need attention.
-    Warn,
-    /// Logs failures, problems and normal events.
-    Info,
-    /// Logs all events, including details for debugging.
-    Debug,
-}
-
-/// Format of log lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LineFormat {
-    /// Plain text for human readers.
-    Text,
-    /// One JSON object per line, for log processors.
-    Json,
-}
+use crate::domain::{LineFormat, Verbosity, needs_escape};
 
 impl Verbosity {
-    /// All levels, least verbose first.
-    pub const ALL: [Verbosity; 5] =
-        [Verbosity::Off, Verbosity::Error, Verbosity::Warn, Verbosity::Info, Verbosity::Debug];
-
-    /// Returns the level's name in settings and on the debug port.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Verbosity::Off => "off",
-            Verbosity::Error => "error",
-            Verbosity::Warn => "warn",
-            Verbosity::Info => "info",
-            Verbosity::Debug => "debug",
-        }
-    }
-
     /// Returns the level with this name; `None` if there is none.
     pub fn parse(word: &str) -> Option<Verbosity> {
         Verbosity::ALL.into_iter().find(|level| level.as_str() == word)

@@ -29,12 +29,11 @@ impl LostBills {
         self.hits[lost.cause as usize].fetch_add(lost.hits.0, Ordering::Relaxed);
     }
 
-    /// Returns the number of lost bills and the number of their uncharged hits, for each cause.
-    pub(super) fn totals(&self) -> [(LossCause, u64, u64); LossCause::ALL.len()] {
+    /// Returns the numbers of lost bills, then the numbers of their uncharged hits, each in the order of
+    /// [`LossCause::ALL`].
+    pub(super) fn totals(&self) -> [[u64; LossCause::ALL.len()]; 2] {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        LossCause::ALL.map(|cause| {
-            (cause, read(&self.bills[cause as usize]), read(&self.hits[cause as usize]))
-        })
+        [&self.bills, &self.hits].map(|each| each.each_ref().map(read))
     }
 
     /// Logs a warning if any bills have been rejected. Logs at most once per process, because the
@@ -90,15 +89,14 @@ mod tests {
         telemetry.on_check(&lost_bill_event(1, LossCause::Rejected));
         let rejected = telemetry.rejected_bills().unwrap();
         assert_eq!((rejected.bills, &*rejected.rule), (1, "d.b"));
-        let expected = [(LossCause::Rejected, 1, 7), (LossCause::DebtBound, 0, 0)];
-        assert_eq!(telemetry.lost_bills.totals(), expected);
+        assert_eq!(telemetry.lost_bills.totals(), [[1, 0], [7, 0]]);
     }
 
     #[test]
     fn hits_beyond_the_bound_on_debt_are_always_lost() {
         let telemetry = telemetry();
         telemetry.on_check(&lost_bill_event(0, LossCause::DebtBound));
-        assert_eq!(telemetry.lost_bills.totals()[1], (LossCause::DebtBound, 1, 7));
+        assert_eq!(telemetry.lost_bills.totals(), [[0, 1], [0, 7]]);
         assert_eq!(telemetry.rejected_bills(), None);
     }
 }

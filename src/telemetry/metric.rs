@@ -76,12 +76,12 @@ impl MetricFamily {
 /// Metric of a table: a family, and the function that reads a series' value.
 pub(crate) type Metric<T, V = u64> = (MetricFamily, fn(&T) -> V);
 
-/// Defines a table of metrics. Each row has a function that creates the family, a name, a help text,
-/// and a value.
+/// Defines a table of metrics, whose series have the labels in brackets. Each row has a function that
+/// creates the family, a name, a help text, and a value.
 macro_rules! metrics {
-    ($table:ident: $stats:ty $(=> $value_type:ty)?, $($kind:ident $name:literal $help:literal, $value:expr;)+) => {
+    ($table:ident $labels:tt: $stats:ty $(=> $value_type:ty)?, $($kind:ident $name:literal $help:literal, $value:expr;)+) => {
         const $table: &[$crate::telemetry::Metric<$stats $(, $value_type)?>] =
-            &[ $( ($kind($name, $help), $value) ),+ ];
+            &[ $( ($kind($name, $help).with_labels(&$labels), $value) ),+ ];
     };
 }
 pub(crate) use metrics;
@@ -160,6 +160,21 @@ pub type MetricSource = Box<dyn Fn(&mut dyn MetricSink) -> fmt::Result + Send + 
 /// Returns the error of the sink.
 pub fn emit_single(sink: &mut dyn MetricSink, family: &MetricFamily, value: u64) -> fmt::Result {
     sink.write_family(family, &mut |emit| emit(&[], MetricValue::Number(value)))
+}
+
+/// Writes a family of numbers, with one series for each item: labels, and the number.
+///
+/// # Errors
+///
+/// Returns the error of the sink.
+pub(crate) fn emit_series<'a, L: AsRef<Labels<'a>>>(
+    sink: &mut dyn MetricSink,
+    family: &MetricFamily,
+    mut series: impl Iterator<Item = (L, u64)>,
+) -> fmt::Result {
+    sink.write_family(family, &mut |emit| {
+        series.try_for_each(|(labels, number)| emit(labels.as_ref(), number.into()))
+    })
 }
 
 /// Writes the metrics of a table, with one series for each row: labels, and what the value is read

@@ -41,17 +41,16 @@ mod top_rejected;
 
 pub use calls_without_limit::{Advise, NoLimitCalls, NoLimitCount};
 pub use counters::Telemetry;
-pub use logging::{LineFormat, LogHandle, Verbosity, init_logging};
+pub use logging::{LogHandle, init_logging};
 pub use metric::{
     Labels, MetricFamily, MetricKind, MetricSink, MetricSource, MetricUnit, MetricValue,
     SeriesEmitter, counter, emit_single, gauge, histogram,
 };
-pub(crate) use metric::{Metric, emit_rows, emit_table, metrics};
+pub(crate) use metric::{Metric, emit_rows, emit_series, emit_table, metrics};
 pub use otlp_metrics::{MetricsExporter, export_metrics};
 pub use prometheus::{AllMetrics, CONTENT_TYPE, CONTENT_TYPE_PLAIN, MetricsPage};
 pub use rule_counters::RuleName;
 pub use snapshot::{Latency, RejectedBills, RuleSnapshot, Snapshot};
 pub use top_rejected::{
     DRAIN_INTERVAL, LimitName, LimitResolver, TopKey, TopLimit, TopRefusals, TopReport, TopWindow,
-    ValueDisplay,
 };

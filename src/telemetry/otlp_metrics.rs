@@ -6,7 +6,7 @@
 use std::fmt;
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 use super::metric::{
     Labels, MetricFamily, MetricKind, MetricSink, MetricSource, MetricUnit, MetricValue,
-    SeriesEmitter, counter,
+    SeriesEmitter, counter, emit_series,
 };
 use super::otlp::metric_client::MetricClient;
 use super::otlp::{ExportStats, OtlpError, OtlpTarget, ServiceIdentity};
@@ -41,12 +41,6 @@ pub struct MetricsExporter {
     now: fn() -> Micros,
     start: Micros,
     stats: Arc<ExportStats>,
-}
-
-impl fmt::Debug for MetricsExporter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MetricsExporter").finish_non_exhaustive()
-    }
 }
 
 impl MetricsExporter {
@@ -276,16 +270,14 @@ const EXPORTS: MetricFamily = counter("otlp_exports", "OTLP exports per signal a
     .with_labels(&["signal", "result"]);
 
 /// Returns a metric source that reports the numbers of OTLP exports of these signals.
-pub fn export_metrics(signals: Vec<Arc<ExportStats>>) -> MetricSource {
+pub fn export_metrics(signals: [Arc<ExportStats>; 2]) -> MetricSource {
     Box::new(move |sink| {
-        sink.write_family(&EXPORTS, &mut |emit| {
-            signals.iter().try_for_each(|stats| {
-                let count =
-                    |counter: &AtomicU64| MetricValue::Number(counter.load(Ordering::Relaxed));
-                emit(&[("signal", stats.signal), ("result", "sent")], count(&stats.succeeded))?;
-                emit(&[("signal", stats.signal), ("result", "failed")], count(&stats.failed))
-            })
-        })
+        let counts = signals.iter().flat_map(|stats| {
+            let labels = |result| [("signal", stats.signal), ("result", result)];
+            let counts = [("sent", &stats.succeeded), ("failed", &stats.failed)];
+            counts.map(|(result, count)| (labels(result), count.load(Ordering::Relaxed)))
+        });
+        emit_series(sink, &EXPORTS, counts)
     })
 }
 

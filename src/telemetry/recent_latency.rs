@@ -2,10 +2,9 @@
 //! otherwise show in the highest percentiles for ever.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::domain::HistogramSnapshot;
+use crate::domain::{HistogramSnapshot, Lock};
 
 /// Time that [`RecentLatency`] looks back, 60 s.
 const LOOKBACK: Duration = Duration::from_secs(60);
@@ -16,12 +15,12 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Snapshots of a histogram, oldest first: one that is at least a minute old, if there is one, and
 /// the later ones.
 #[derive(Debug, Default)]
-pub(super) struct RecentLatency(Mutex<VecDeque<(Instant, HistogramSnapshot)>>);
+pub(super) struct RecentLatency(Lock<VecDeque<(Instant, HistogramSnapshot)>>);
 
 impl RecentLatency {
     /// Keeps a snapshot, unless the last one is younger than a second.
     pub(super) fn keep(&self, now: Instant, read: impl FnOnce() -> HistogramSnapshot) {
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         let age = |at: &Instant| now.saturating_duration_since(*at);
         if kept.back().is_some_and(|(at, _)| age(at) < INTERVAL) {
             return;
@@ -35,15 +34,11 @@ impl RecentLatency {
     /// Returns the values of `latest` that were recorded in the last minute, or in up to a second
     /// more. Returns `latest` while no snapshot is a minute old, because the process is younger.
     pub(super) fn last_minute(&self, now: Instant, latest: HistogramSnapshot) -> HistogramSnapshot {
-        let kept = self.lock();
+        let kept = self.0.lock();
         let is_old = |at: &Instant| now.saturating_duration_since(*at) >= LOOKBACK;
         match kept.iter().rev().find(|(at, _)| is_old(at)) {
             Some((_, earlier)) => latest.since(earlier),
             None => latest,
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(Instant, HistogramSnapshot)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

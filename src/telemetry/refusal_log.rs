@@ -6,10 +6,9 @@
 //! that standard error never delays a decision.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use super::rule_counters::{RuleCounters, RuleTables};
-use crate::domain::{LimitedBy, RuleId, Source};
+use crate::domain::{LimitedBy, Lock, RuleId, Source};
 
 /// Data about a rejected call for the log. Contains nothing that the caller sent.
 #[derive(Debug)]
@@ -27,7 +26,7 @@ struct LoggedRefusal {
 pub(super) struct RefusalLog {
     /// Whether the next rejected call should be recorded.
     should_record: AtomicBool,
-    pending: Mutex<Option<LoggedRefusal>>,
+    pending: Lock<Option<LoggedRefusal>>,
     /// Total number of rejected calls when the last log line was written.
     refused_when_written: AtomicU64,
 }
@@ -48,7 +47,7 @@ impl RefusalLog {
             source,
             retry_after_ms: limited.and_then(|l| l.retry_after).map(|wait| wait.ceil_millis()),
         };
-        *self.pending.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
+        *self.pending.lock() = Some(refusal);
     }
 
     /// Logs the recorded call, if any, and lets the next rejected call be recorded. `refused` is
@@ -99,7 +98,7 @@ impl RefusalLog {
     /// Takes the recorded call, if any, with the number of calls since the last line, and lets the
     /// next call be recorded. `total` is the number of calls since the process started.
     fn take(&self, total: u64) -> Option<(LoggedRefusal, u64)> {
-        let pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let pending = self.pending.lock().take();
         self.should_record.store(true, Ordering::Relaxed);
         let refusal = pending?;
         let written = self.refused_when_written.swap(total, Ordering::Relaxed);

@@ -20,27 +20,8 @@ pub struct RuleName {
     pub path: Arc<str>,
 }
 
-/// All sources of decisions, in the order of [`source_index`].
-pub(super) const SOURCES: [Source; SOURCE_COUNT] =
-    [Source::Memory, Source::Redis, Source::Local, Source::Cached, Source::Policy, Source::Shed];
-
-/// Number of variants of [`Source`].
-pub(super) const SOURCE_COUNT: usize = 6;
-
-/// Returns the index of a decision source in arrays of counts.
-pub(super) const fn source_index(source: Source) -> usize {
-    match source {
-        Source::Memory => 0,
-        Source::Redis => 1,
-        Source::Local => 2,
-        Source::Cached => 3,
-        Source::Policy => 4,
-        Source::Shed => 5,
-    }
-}
-
 /// Numbers of calls or checks, indexed by code (OK, OVER_LIMIT), then by decision source.
-pub(super) type CountsByCode = [[u64; SOURCE_COUNT]; 2];
+pub(super) type CountsByCode = [[u64; Source::ALL.len()]; 2];
 
 /// Values of the `code` label, in the order of [`CountsByCode`].
 pub(super) const CODES: [&str; 2] = ["ok", "over_limit"];
@@ -51,10 +32,10 @@ pub(super) const CODES: [&str; 2] = ["ok", "over_limit"];
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(super) struct RuleCounters {
-    passed: [AtomicU64; SOURCE_COUNT],
+    passed: [AtomicU64; Source::ALL.len()],
     within: AtomicU64,
     near: AtomicU64,
-    refused: [AtomicU64; SOURCE_COUNT],
+    refused: [AtomicU64; Source::ALL.len()],
     /// Number of requested hits that are not in `within`. Stored instead of the total, so that a
     /// passing check increments fewer counters.
     not_within: AtomicU64,
@@ -98,7 +79,7 @@ impl RuleCounters {
             Verdict::Pass => &self.passed,
             Verdict::Refuse => &self.refused,
         };
-        checks[source_index(check.source)].fetch_add(1, Ordering::Relaxed);
+        checks[check.source as usize].fetch_add(1, Ordering::Relaxed);
         if check.outcome.verdict == Verdict::Refuse && (check.shadow || check.admitted) {
             self.would_refuse.fetch_add(1, Ordering::Relaxed);
         }

@@ -41,7 +41,7 @@ impl Telemetry {
         RowSources {
             telemetry: self,
             tables: self.rule_tables(),
-            detailed: self.detailed_counters().rows(),
+            detailed: self.detailed_counters.rows(),
         }
     }
 }

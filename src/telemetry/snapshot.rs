@@ -48,16 +48,16 @@ impl RuleSnapshot {
 /// Latency percentiles of the last minute. Latency is the time from receiving a call to
 /// sending its response. A percentile above the histogram's last bound, 1 s, is reported as that
 /// bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Latency {
     /// Number of calls in the last minute.
     pub calls: u64,
-    /// 50th percentile (median).
-    pub p50: Duration,
-    /// 99th percentile.
-    pub p99: Duration,
-    /// 99.9th percentile.
-    pub p999: Duration,
+    /// 50th percentile (median), in milliseconds.
+    pub p50_ms: f64,
+    /// 99th percentile, in milliseconds.
+    pub p99_ms: f64,
+    /// 99.9th percentile, in milliseconds.
+    pub p999_ms: f64,
 }
 
 /// Bills (reports of hits already used) that limits rejected since the process started. A rejected
@@ -75,7 +75,7 @@ impl Telemetry {
     /// Returns the number of rejected bills (reports of hits already used) and a rule that rejected
     /// at least one of them; `None` if no bill was rejected.
     pub fn rejected_bills(&self) -> Option<RejectedBills> {
-        let [(_, bills, _), _] = self.lost_bills.totals();
+        let [[bills, _], _] = self.lost_bills.totals();
         let rule = || lost_bills::find_rule_with_lost_bills(&self.rule_tables().current).to_owned();
         (bills > 0).then(|| RejectedBills { bills, rule: rule() })
     }
@@ -85,7 +85,7 @@ impl Telemetry {
         let totals = self.sum_workers();
         let tables = self.rule_tables();
         let mut detailed: HashMap<RuleName, RuleSnapshot> = HashMap::new();
-        for row in self.detailed_counters().rows() {
+        for row in self.detailed_counters.rows() {
             detailed.entry(row.rule).or_default().add(&row.counters, self.global_shadow);
         }
         let rules = tables.current.by_name.iter().map(|(name, counters)| {
@@ -111,14 +111,16 @@ impl Telemetry {
     pub fn latency(&self, now: Instant) -> Option<Latency> {
         let durations = self.recent_latency.last_minute(now, self.sum_workers().durations);
         let bound_max = durations.bounds.last().copied().unwrap_or_default();
-        let percentile =
-            |fraction| Duration::from_micros(durations.quantile(fraction).unwrap_or(bound_max));
+        let percentile = |fraction| {
+            let latency = durations.quantile(fraction).unwrap_or(bound_max);
+            Duration::from_micros(latency).as_secs_f64() * 1e3
+        };
         let calls = durations.count();
         (calls > 0).then(|| Latency {
             calls,
-            p50: percentile(0.5),
-            p99: percentile(0.99),
-            p999: percentile(0.999),
+            p50_ms: percentile(0.5),
+            p99_ms: percentile(0.99),
+            p999_ms: percentile(0.999),
         })
     }
 }
@@ -185,18 +187,13 @@ mod tests {
                 telemetry.on_response(RpcOutcome::Decided, Duration::from_micros(took_us));
             }
         }
-        let expected = Latency {
-            calls: 1_000,
-            p50: Duration::from_micros(100),
-            p99: Duration::from_millis(1),
-            p999: Duration::from_millis(10),
-        };
+        let expected = Latency { calls: 1_000, p50_ms: 0.1, p99_ms: 1.0, p999_ms: 10.0 };
         assert_eq!(telemetry.latency(now), Some(expected));
         for _ in 0..10 {
             telemetry.on_response(RpcOutcome::Decided, Duration::from_secs(2));
         }
-        let slow = telemetry.latency(now).map(|latency| latency.p999);
-        assert_eq!(slow, Some(Duration::from_secs(1)), "the last bound");
+        let slow = telemetry.latency(now).map(|latency| latency.p999_ms);
+        assert_eq!(slow, Some(1_000.0), "the last bound");
     }
 
     /// Each row: seconds at which a call takes as long as the row says, and what is then seen.
@@ -223,8 +220,9 @@ mod tests {
             if let Some(took_us) = took_us {
                 telemetry.on_response(RpcOutcome::Decided, Duration::from_micros(took_us));
             }
-            let seen = telemetry.latency(now).map(|latency| latency.p999.as_micros());
-            assert_eq!(seen, seen_us.map(u128::from), "at {second} s");
+            let seen = telemetry.latency(now).map(|latency| latency.p999_ms);
+            let seen_ms = seen_us.map(|us| Duration::from_micros(us).as_secs_f64() * 1e3);
+            assert_eq!(seen, seen_ms, "at {second} s");
         }
     }
 }

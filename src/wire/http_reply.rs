@@ -6,20 +6,10 @@ use prost::Message as _;
 
 use super::messages::{HeaderValue, RateLimitResponse, rate_limit_response as wire};
 use super::proto_json;
+use crate::domain::HttpReply;
 
 /// Name of the content type header.
 const CONTENT_TYPE: &str = "content-type";
-
-/// HTTP response of `/json` or `/authz`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HttpReply {
-    /// HTTP status: 200, 400, 403, 429, 500, or 503.
-    pub status: u16,
-    /// Names and values of the headers. If there is no `content-type`, the body is plain text.
-    pub headers: Vec<(String, String)>,
-    /// Body of the response; with status 400 or 503, a one-line error message.
-    pub body: String,
-}
 
 impl HttpReply {
     /// Converts an encoded `RateLimitResponse` to proto-JSON. The HTTP status is 200 for OK and 429

@@ -34,9 +34,6 @@ pub(crate) mod traceparent;
 
 pub use decode::{DESCRIPTORS_MAX, ENTRIES_MAX, MESSAGE_BYTES_MAX, SLOT_KEY};
 pub use error::WireError;
-pub use http_reply::HttpReply;
 pub use messages::FILE_DESCRIPTOR_SET;
 pub use refusal_body::BODY_BYTES_MAX;
-pub use response_config::{
-    LimitHeaderNames, ResetFormat, ResponseConfig, ResponseSettings, RetryAfterFormat,
-};
+pub use response_config::{LimitHeaderNames, ResponseConfig, ResponseSettings};

@@ -8,6 +8,7 @@
 use http::HeaderName;
 
 use super::error::WireError;
+use crate::domain::{ResetFormat, RetryAfterFormat};
 
 /// Settings of rate limit responses. By default, a response contains the overall code and one
 /// status per descriptor. An OVER_LIMIT response also contains dynamic metadata and, if the policy
@@ -58,26 +59,6 @@ impl Default for LimitHeaderNames {
             reset: STANDARD_RESET_HEADER.to_owned(),
         }
     }
-}
-
-/// Format of the time in the reset header.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ResetFormat {
-    /// Seconds from now, rounded up, at least 1.
-    #[default]
-    Seconds,
-    /// Unix time in seconds, rounded up.
-    UnixTime,
-}
-
-/// Format of the time in the `Retry-After` header.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RetryAfterFormat {
-    /// Seconds from now, rounded up, at least 1.
-    #[default]
-    Seconds,
-    /// HTTP date, rounded up to a whole second.
-    HttpDate,
 }
 
 /// Validated configuration of responses, created from [`ResponseSettings`].

@@ -6,10 +6,8 @@
 use jiff::fmt::rfc2822::DateTimePrinter;
 
 use super::messages::HeaderValue;
-use super::response_config::{
-    RETRY_AFTER_HEADER, ResetFormat, ResponseConfig, RetryAfterFormat, STANDARD_RESET_HEADER,
-};
-use crate::domain::{Code, Decision, LimitedBy, Micros, Status};
+use super::response_config::{RETRY_AFTER_HEADER, ResponseConfig, STANDARD_RESET_HEADER};
+use crate::domain::{Code, Decision, LimitedBy, Micros, ResetFormat, RetryAfterFormat, Status};
 
 /// Maximum length of a percent-encoded header value, in bytes. A longer value, such as the path of
 /// an unnamed limit, is truncated.

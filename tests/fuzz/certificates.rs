@@ -1,7 +1,8 @@
 //! Certificates and keys: any bytes give TLS or a named error.
 
+use tidegate::domain::DomainGrant;
 use tidegate::domain::Permissions;
-use tidegate::server::{Grant, Tls, TlsMaterial};
+use tidegate::server::{Tls, TlsMaterial};
 
 use crate::fuzzer::{Target, feed};
 use crate::mutation::{Decisions, Random, mutated};
@@ -34,7 +35,7 @@ fn any_certificates_are_used_or_refused() {
             private_key: part(1),
             client_authority: Some(part(2)),
             allowed_callers: Vec::new(),
-            grants: vec![Grant {
+            grants: vec![DomainGrant {
                 domain: "edge".to_owned(),
                 caller: "a.test".to_owned(),
                 permissions: Permissions::NONE,

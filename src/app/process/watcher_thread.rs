@@ -1,12 +1,13 @@
 //! Threads that watch files, one for each group of files. If a file system hangs, only the threads
 //! that read from it block. Decisions, probes and reads from other file systems are not delayed.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use super::exit_codes::Failure;
+use crate::domain::Lock;
 
 /// Interval between polls of policy files, certificates, and secrets, 1 s. A rollout takes longer:
 /// the kubelet updates the files of a ConfigMap about once a minute. Listing 10,000 files, the
@@ -71,7 +72,7 @@ impl WatcherThread {
 /// the value never blocks: while the file system hangs, the last value remains available.
 #[derive(Debug)]
 pub(crate) struct WatchedValue<T> {
-    value: Arc<Mutex<Option<T>>>,
+    value: Arc<Lock<Option<T>>>,
     /// Ends the thread when it is dropped.
     _thread: WatcherThread,
 }
@@ -89,7 +90,7 @@ impl<T: Clone + Send + 'static> WatchedValue<T> {
         read: impl Fn() -> Result<T, Failure> + Send + 'static,
         on_failure: fn(&Failure),
     ) -> Result<WatchedValue<T>, Failure> {
-        let value = Arc::new(Mutex::new(Some(read()?)));
+        let value = Arc::new(Lock::new(Some(read()?)));
         let latest = Arc::clone(&value);
         let run = move |timer: PollTimer| {
             let mut has_failed = false;
@@ -101,7 +102,7 @@ impl<T: Clone + Send + 'static> WatchedValue<T> {
                     on_failure(error);
                 }
                 has_failed = read.is_err();
-                *latest.lock().unwrap_or_else(PoisonError::into_inner) = read.ok();
+                *latest.lock() = read.ok();
             }
         };
         Ok(WatchedValue { value, _thread: WatcherThread::start(name, run)? })
@@ -109,6 +110,6 @@ impl<T: Clone + Send + 'static> WatchedValue<T> {
 
     /// Returns the value from the last read, or `None` if the last read failed.
     pub(crate) fn get(&self) -> Option<T> {
-        self.value.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.value.lock().clone()
     }
 }

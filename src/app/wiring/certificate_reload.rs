@@ -14,8 +14,8 @@ use crate::app::process::files_and_env::escape_path;
 use crate::app::process::files_and_env::read_pem_file;
 use crate::app::process::watcher_thread::{POLL_INTERVAL, Poll, PollTimer};
 use crate::clock::Clock;
-use crate::server::{Grant, Tls, TlsMaterial};
-use crate::settings::{DomainGrant, Settings};
+use crate::server::{Tls, TlsMaterial};
+use crate::settings::Settings;
 use crate::tls::TlsError;
 use crate::wire::WireError;
 
@@ -155,11 +155,6 @@ fn read_material(settings: &Settings) -> Result<Option<TlsMaterial>, Failure> {
         return Ok(None);
     };
     let san = &settings.grpc_client_tls_san;
-    let grant = |(domain, caller, permissions): &DomainGrant| Grant {
-        domain: domain.clone(),
-        caller: caller.clone(),
-        permissions: *permissions,
-    };
     Ok(Some(TlsMaterial {
         certificate: read_pem("--grpc-server-tls-cert", certificate)?,
         private_key: read_pem("--grpc-server-tls-key", key)?,
@@ -169,7 +164,7 @@ fn read_material(settings: &Settings) -> Result<Option<TlsMaterial>, Failure> {
             .map(|path| read_pem("--grpc-client-tls-cacert", path))
             .transpose()?,
         allowed_callers: (!san.is_empty()).then(|| san.clone()).into_iter().collect(),
-        grants: settings.grpc_client_domains.iter().map(grant).collect(),
+        grants: settings.grpc_client_domains.clone(),
     }))
 }
 

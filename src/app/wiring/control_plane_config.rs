@@ -18,15 +18,6 @@ use crate::policy::{FILE_BYTES_MAX, Options, PolicyDefaults, Source};
 use crate::settings::Settings;
 use crate::tls::CertificateReader;
 
-/// Timeout for connecting to the control plane. Enough for a TLS handshake over several networks;
-/// the next attempt may reach another address of the same name.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Interval of TCP keepalive probes to the control plane. With three probes, a dead connection is
-/// noticed within two minutes. HTTP/2 pings would not do, because servers on go-control-plane close
-/// connections that ping more often than every five minutes.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
-
 /// Builds the control plane client from the settings.
 ///
 /// # Errors
@@ -46,13 +37,7 @@ pub(crate) fn build_client(
         }),
         false => None,
     };
-    let connection = ConnectionConfig {
-        host,
-        port,
-        tls,
-        connect_timeout: CONNECT_TIMEOUT,
-        keepalive_interval: Some(KEEPALIVE_INTERVAL),
-    };
+    let connection = ConnectionConfig { host, port, tls };
     let random_fraction =
         if settings.xds_backoff_jitter { settings.xds_backoff_random } else { 0.0 };
     let backoff = BackoffConfig {

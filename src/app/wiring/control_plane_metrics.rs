@@ -4,15 +4,15 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::control_plane::ControlPlaneStatus;
+use crate::control_plane::{ControlPlaneStatus, Rejection};
 use crate::telemetry::{
-    MetricFamily, MetricSource, MetricValue, counter, emit_table, gauge, metrics,
+    MetricFamily, MetricSource, counter, emit_series, emit_table, gauge, metrics,
 };
 
 /// Maximum number of errors in a control plane's last response that each get their own time series.
 const REJECTED_SERIES_MAX: usize = 100;
 
-metrics! { COUNTERS: ControlPlaneStatus,
+metrics! { COUNTERS []: ControlPlaneStatus,
     gauge "xds_connected" "1 while a stream to the control plane is open", |status| u64::from(status.connected.load(Ordering::Relaxed));
     counter "xds_connects" "Streams to the control plane that were opened", |status| status.connects.load(Ordering::Relaxed);
     counter "xds_failures" "Attempts to reach the control plane that failed, and streams that were lost", |status| status.failures.load(Ordering::Relaxed);
@@ -37,27 +37,19 @@ pub(crate) fn source(status: &Arc<ControlPlaneStatus>) -> MetricSource {
         emit_table(sink, COUNTERS, &*status)?;
         let mut rejections = status.state().rejections;
         // A series may occur only once.
-        rejections.sort_by(|a, b| {
-            (&a.resource, &a.path, &a.reason).cmp(&(&b.resource, &b.path, &b.reason))
-        });
+        rejections.sort_unstable();
         rejections.dedup();
-        sink.write_family(&REJECTED_RESOURCES, &mut |emit| {
-            rejections.iter().take(REJECTED_SERIES_MAX).try_for_each(|rejection| {
-                let labels = [
-                    ("resource", &*rejection.resource),
-                    ("path", &*rejection.path),
-                    ("reason", &*rejection.reason),
-                ];
-                emit(&labels, MetricValue::Number(1))
-            })
-        })
+        let rejected = rejections.iter().take(REJECTED_SERIES_MAX).map(|rejection| {
+            let Rejection { resource, path, reason } = rejection;
+            ([("resource", &**resource), ("path", path), ("reason", reason)], 1)
+        });
+        emit_series(sink, &REJECTED_RESOURCES, rejected)
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control_plane::Rejection;
 
     #[test]
     fn each_metric_of_the_client_reads_its_own_counter() {

@@ -10,9 +10,9 @@ use tokio::task::JoinHandle;
 use crate::app::process::exit_codes::Failure;
 use crate::app::process::files_and_env::read_certificates;
 use crate::clock::Clock;
-use crate::settings::{OtlpProtocol, OtlpSettings, Settings};
+use crate::settings::{OtlpSettings, Settings};
 use crate::telemetry::otlp::{
-    ExportStats, OtlpError, OtlpTarget, SamplingRule, ServiceIdentity, TraceExporter, Transport,
+    ExportStats, OtlpError, OtlpTarget, SamplingRule, ServiceIdentity, TraceExporter,
 };
 use crate::telemetry::{AllMetrics, MetricsExporter, Telemetry};
 
@@ -23,20 +23,11 @@ pub(crate) struct OtlpExporters {
     metrics: Option<(watch::Sender<bool>, JoinHandle<()>)>,
 }
 
-/// Export statistics for metrics and for traces. Both always exist, so that their time series are
-/// present even if nothing is exported.
-pub(crate) struct OtlpStats {
-    pub(crate) metrics: Arc<ExportStats>,
-    pub(crate) traces: Arc<ExportStats>,
-}
+/// Counts of the exports of metrics, then of traces.
+pub(crate) type OtlpStats = [Arc<ExportStats>; 2];
 
-impl Default for OtlpStats {
-    fn default() -> Self {
-        OtlpStats {
-            metrics: Arc::new(ExportStats::new("metrics")),
-            traces: Arc::new(ExportStats::new("traces")),
-        }
-    }
+pub(crate) fn new_stats() -> OtlpStats {
+    ["metrics", "traces"].map(|signal| Arc::new(ExportStats::new(signal)))
 }
 
 impl OtlpExporters {
@@ -49,7 +40,7 @@ impl OtlpExporters {
         settings: &Settings,
         telemetry: &Arc<Telemetry>,
         metrics: Arc<AllMetrics>,
-        stats: &OtlpStats,
+        [metrics_stats, traces_stats]: &OtlpStats,
     ) -> Result<OtlpExporters, Failure> {
         let mut exporters = OtlpExporters { telemetry: Arc::clone(telemetry), metrics: None };
         let otlp = settings.otlp().map_err(|error| Failure::Settings(vec![error]))?;
@@ -68,12 +59,12 @@ impl OtlpExporters {
         if let Some(endpoint) = &otlp.traces_endpoint {
             let sampling = SamplingRule::new(otlp.parent_based, otlp.sample_ratio);
             let target = target(settings, &otlp, endpoint)?;
-            let traces = TraceExporter::open(&target, &identity, sampling, &stats.traces);
+            let traces = TraceExporter::open(&target, &identity, sampling, traces_stats);
             telemetry.set_trace_exporter(traces.map_err(unusable)?);
         }
         if let Some(endpoint) = &otlp.metrics_endpoint {
             let (now, target) = (|| Clock::System.now(), target(settings, &otlp, endpoint)?);
-            let metrics = MetricsExporter::open(&target, &identity, metrics, now, &stats.metrics);
+            let metrics = MetricsExporter::open(&target, &identity, metrics, now, metrics_stats);
             let (stop, stops) = watch::channel(false);
             let task =
                 tokio::spawn(metrics.map_err(unusable)?.run(settings.otlp_metrics_interval, stops));
@@ -100,12 +91,8 @@ impl OtlpExporters {
 }
 
 fn target(settings: &Settings, otlp: &OtlpSettings, endpoint: &str) -> Result<OtlpTarget, Failure> {
-    let transport = match otlp.protocol {
-        OtlpProtocol::Grpc => Transport::Grpc,
-        OtlpProtocol::HttpProtobuf => Transport::HttpProtobuf,
-    };
     Ok(OtlpTarget {
-        transport,
+        protocol: otlp.protocol,
         endpoint: endpoint.to_owned(),
         headers: settings.otlp_header_pairs().unwrap_or_default(),
         timeout: settings.otlp_timeout,

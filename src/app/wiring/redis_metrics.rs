@@ -6,85 +6,73 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::store_setup::ServiceDecider;
-use crate::domain::HistogramSnapshot;
+use crate::domain::{FailureKind, HistogramSnapshot};
 use crate::store::SharedStore as _;
 use crate::store::redis::client::info::NodeInfo;
 use crate::store::redis::client::node_stats::{NodeReport, NodeStats};
 use crate::telemetry::{
-    MetricFamily, MetricSink, MetricSource, MetricUnit, MetricValue, counter, emit_rows, gauge,
+    MetricFamily, MetricSink, MetricSource, MetricUnit, counter, emit_rows, emit_series, gauge,
     histogram, metrics,
 };
 
 /// Name of the label that every Redis series has. Its value is the node's address.
 const NODE_LABEL: &str = "node";
 
-const fn node_counter(name: &'static str, help: &'static str) -> MetricFamily {
-    counter(name, help).with_labels(&[NODE_LABEL])
+const fn histogram_seconds(name: &'static str, help: &'static str) -> MetricFamily {
+    histogram(name, help).in_unit(MetricUnit::Seconds)
 }
 
-const fn node_gauge(name: &'static str, help: &'static str) -> MetricFamily {
-    gauge(name, help).with_labels(&[NODE_LABEL])
+const fn counter_seconds(name: &'static str, help: &'static str) -> MetricFamily {
+    counter(name, help).in_unit(MetricUnit::Seconds)
 }
 
-const fn node_histogram(name: &'static str, help: &'static str) -> MetricFamily {
-    histogram(name, help).with_labels(&[NODE_LABEL])
+const fn gauge_bytes(name: &'static str, help: &'static str) -> MetricFamily {
+    gauge(name, help).in_unit(MetricUnit::Bytes)
 }
 
-const fn node_histogram_seconds(name: &'static str, help: &'static str) -> MetricFamily {
-    node_histogram(name, help).in_unit(MetricUnit::Seconds)
+metrics! { COUNTERS [NODE_LABEL]: NodeStats,
+    gauge "redis_connections" "Open connections to Redis", |node| node.connected.get();
+    counter "redis_connects" "Connections made to Redis", |node| node.connects.get();
+    counter "redis_dial_failures" "Failed attempts to connect to Redis", |node| node.connect_failures.get();
+    counter "redis_losses" "Connections to Redis that were lost or closed", |node| node.losses.get();
+    counter "redis_writes" "Writes to Redis, each one pipeline", |node| node.writes.get();
+    counter "redis_items" "Calls, or parts of calls, written to Redis", |node| node.calls.get();
+    counter "redis_stale" "Script calls not written because their callers had given up", |node| node.abandoned.get();
+    counter "redis_not_connected" "Script calls without a connection", |node| node.not_connected.get();
+    counter "redis_queue_full" "Script calls rejected because the queue was full", |node| node.queue_full.get();
+    counter "redis_shed" "Script calls rejected because they could not be answered in time", |node| node.shed.get();
+    counter "redis_noscript" "Scripts loaded again", |node| node.noscript.get();
+    counter "redis_moved" "Script calls answered with MOVED", |node| node.moved.get();
+    counter "redis_ask" "Script calls answered with ASK", |node| node.ask.get();
+    counter "redis_tryagain" "Script calls answered with TRYAGAIN", |node| node.tryagain.get();
+    counter "redis_timeouts" "Connections closed because a reply was overdue", |node| node.timeouts.get();
+    counter "redis_unknown" "Script calls with unknown outcome; they are never sent again", |node| node.unknown.get();
+    gauge "redis_breakers_open" "1 while the circuit breaker is open", |node| node.breaker_open.get();
+    counter "redis_breaker_opened" "Times that the circuit breaker opened", |node| node.breaker_opened.get();
+    counter "redis_breaker_rejected" "Script calls not sent because the circuit breaker was open", |node| node.breaker_rejected.get();
+    counter "redis_meta_differs" "Connections that found another key secret or format in Redis", |node| node.meta_mismatches.get();
 }
 
-const fn node_counter_seconds(name: &'static str, help: &'static str) -> MetricFamily {
-    node_counter(name, help).in_unit(MetricUnit::Seconds)
-}
-
-const fn node_gauge_bytes(name: &'static str, help: &'static str) -> MetricFamily {
-    node_gauge(name, help).in_unit(MetricUnit::Bytes)
-}
-
-metrics! { COUNTERS: NodeStats,
-    node_gauge "redis_connections" "Open connections to Redis", |node| node.connected.get();
-    node_counter "redis_connects" "Connections made to Redis", |node| node.connects.get();
-    node_counter "redis_dial_failures" "Failed attempts to connect to Redis", |node| node.connect_failures.get();
-    node_counter "redis_losses" "Connections to Redis that were lost or closed", |node| node.losses.get();
-    node_counter "redis_writes" "Writes to Redis, each one pipeline", |node| node.writes.get();
-    node_counter "redis_items" "Calls, or parts of calls, written to Redis", |node| node.calls.get();
-    node_counter "redis_stale" "Script calls not written because their callers had given up", |node| node.abandoned.get();
-    node_counter "redis_not_connected" "Script calls without a connection", |node| node.not_connected.get();
-    node_counter "redis_queue_full" "Script calls rejected because the queue was full", |node| node.queue_full.get();
-    node_counter "redis_shed" "Script calls rejected because they could not be answered in time", |node| node.shed.get();
-    node_counter "redis_noscript" "Scripts loaded again", |node| node.noscript.get();
-    node_counter "redis_moved" "Script calls answered with MOVED", |node| node.moved.get();
-    node_counter "redis_ask" "Script calls answered with ASK", |node| node.ask.get();
-    node_counter "redis_tryagain" "Script calls answered with TRYAGAIN", |node| node.tryagain.get();
-    node_counter "redis_timeouts" "Connections closed because a reply was overdue", |node| node.timeouts.get();
-    node_counter "redis_unknown" "Script calls with unknown outcome; they are never sent again", |node| node.unknown.get();
-    node_gauge "redis_breakers_open" "1 while the circuit breaker is open", |node| node.breaker_open.get();
-    node_counter "redis_breaker_opened" "Times that the circuit breaker opened", |node| node.breaker_opened.get();
-    node_counter "redis_breaker_rejected" "Script calls not sent because the circuit breaker was open", |node| node.breaker_rejected.get();
-    node_counter "redis_meta_differs" "Connections that found another key secret or format in Redis", |node| node.meta_mismatches.get();
-}
-
-metrics! { HISTOGRAMS: NodeStats => HistogramSnapshot,
-    node_histogram_seconds "redis_wait" "Time that a caller waited for a script call, including our queue", |node| node.wait_times.snapshot();
-    node_histogram_seconds "redis_round_trip" "Time from a write to the last of its replies: network and scripts", |node| node.round_trips.snapshot();
-    node_histogram "redis_write_items" "Calls per write", |node| node.write_sizes.snapshot();
+metrics! { HISTOGRAMS [NODE_LABEL]: NodeStats => HistogramSnapshot,
+    histogram_seconds "redis_wait" "Time that a caller waited for a script call, including our queue", |node| node.wait_times.snapshot();
+    histogram_seconds "redis_round_trip" "Time from a write to the last of its replies: network and scripts", |node| node.round_trips.snapshot();
+    histogram "redis_write_items" "Calls per write", |node| node.write_sizes.snapshot();
 }
 
 const ERRORS: MetricFamily = counter("redis_errors", "Script calls answered with another error")
     .with_labels(&[NODE_LABEL, "kind"]);
 
 // Numbers that a Redis node reports in INFO.
-metrics! { INFO_NUMBERS: NodeInfo,
-    node_gauge "redis_ops_per_second" "Commands per second of all clients", |node| node.ops_per_second;
-    node_counter "redis_commands" "Commands of all clients", |node| node.commands;
-    node_gauge_bytes "redis_memory_used" "Memory used by Redis", |node| node.memory_bytes;
-    node_gauge_bytes "redis_memory_max" "Memory that Redis may use; 0: no bound", |node| node.memory_bytes_max;
-    node_counter "redis_evicted_keys" "Keys evicted because memory was full", |node| node.evicted_keys;
-    node_counter "redis_script_calls" "Script calls of all clients", |node| node.script_calls;
-    node_counter_seconds "redis_script" "Time that Redis spent in scripts", |node| node.script_us;
-    node_gauge "redis_keys" "Keys in our database", |node| node.keys;
-    node_gauge "redis_keys_without_expiry" "Keys without expiry in our database", |node| node.keys.saturating_sub(node.keys_expiring);
+metrics! { INFO_NUMBERS [NODE_LABEL]: NodeInfo,
+    gauge "redis_ops_per_second" "Commands per second of all clients", |node| node.ops_per_second;
+    counter "redis_commands" "Commands of all clients", |node| node.commands;
+    gauge_bytes "redis_memory_used" "Memory used by Redis", |node| node.memory_bytes;
+    gauge_bytes "redis_memory_max" "Memory that Redis may use; 0: no bound", |node| node.memory_bytes_max;
+    counter "redis_evicted_keys" "Keys evicted because memory was full", |node| node.evicted_keys;
+    counter "redis_script_calls" "Script calls of all clients", |node| node.script_calls;
+    counter_seconds "redis_script" "Time that Redis spent in scripts", |node| node.script_us;
+    gauge "redis_keys" "Keys in our database", |node| node.keys;
+    gauge "redis_keys_without_expiry" "Keys without expiry in our database", |node| node.keys.saturating_sub(node.keys_expiring);
 }
 
 const EVICTION_POLICY: MetricFamily =
@@ -105,24 +93,17 @@ fn emit_all(nodes: &[NodeReport], sink: &mut dyn MetricSink) -> fmt::Result {
     let stats = nodes.iter().map(|node| ([(NODE_LABEL, node.address.as_str())], &*node.stats));
     emit_rows(sink, COUNTERS, stats.clone())?;
     emit_rows(sink, HISTOGRAMS, stats)?;
-    sink.write_family(&ERRORS, &mut |emit| {
-        for node in nodes {
-            for (kind, count) in node.stats.errors() {
-                let labels = [(NODE_LABEL, node.address.as_str()), ("kind", kind.as_str())];
-                emit(&labels, MetricValue::Number(count))?;
-            }
-        }
-        Ok(())
-    })?;
+    let errors = nodes.iter().flat_map(|node| {
+        let labels = |kind: FailureKind| [(NODE_LABEL, &*node.address), ("kind", kind.as_str())];
+        node.stats.errors().map(move |(kind, count)| (labels(kind), count))
+    });
+    emit_series(sink, &ERRORS, errors)?;
     let infos = nodes.iter().filter_map(|node| {
         node.info.as_deref().map(|info| ([(NODE_LABEL, node.address.as_str())], info))
     });
     emit_rows(sink, INFO_NUMBERS, infos.clone())?;
-    sink.write_family(&EVICTION_POLICY, &mut |emit| {
-        infos.clone().try_for_each(|([node], info)| {
-            emit(&[node, ("policy", info.eviction_policy.as_str())], MetricValue::Number(1))
-        })
-    })
+    let policies = infos.map(|([node], info)| ([node, ("policy", &*info.eviction_policy)], 1));
+    emit_series(sink, &EVICTION_POLICY, policies)
 }
 
 #[cfg(test)]

@@ -7,13 +7,9 @@ use std::time::Duration;
 
 use crate::app::process::exit_codes::Failure;
 use crate::domain::{Bounds, Permissions};
-use crate::server::{Address, CounterAccess, ListenSettings, Listener, ServerLimits, Tls};
-use crate::settings::{
-    CounterAccessSetting, HeaderFamily, OnOff, ResetSetting, RetryAfterSetting, Settings,
-};
-use crate::wire::{
-    LimitHeaderNames, ResetFormat, ResponseConfig, ResponseSettings, RetryAfterFormat, WireError,
-};
+use crate::server::{Address, ListenSettings, Listener, ServerLimits, Tls};
+use crate::settings::{HeaderFamily, OnOff, Settings};
+use crate::wire::{LimitHeaderNames, ResponseConfig, ResponseSettings, WireError};
 
 /// Flags that set the host and the port of the gRPC listener.
 const GRPC_FLAGS: [&str; 2] = ["--grpc-host", "--grpc-port"];
@@ -43,7 +39,7 @@ fn listen_settings(settings: &Settings, tls: Option<Tls>) -> Result<ListenSettin
     };
     let granted = available_parallelism().unwrap_or(NonZeroUsize::MIN);
     Ok(ListenSettings {
-        addresses: vec![address],
+        address,
         threads: NonZeroUsize::new(settings.threads).unwrap_or(granted),
         limits: server_limits(settings),
         tls,
@@ -87,15 +83,8 @@ pub(crate) fn response_config(settings: &Settings) -> Result<ResponseConfig, Fai
     let response = ResponseSettings {
         x_rate_limit: matches!(settings.headers, HeaderFamily::XRateLimit | HeaderFamily::Both),
         rate_limit: compat.or(standard),
-        reset: match settings.header_reset {
-            ResetSetting::Seconds => ResetFormat::Seconds,
-            ResetSetting::Unix => ResetFormat::UnixTime,
-        },
-        retry_after: match settings.retry_after {
-            RetryAfterSetting::Off => None,
-            RetryAfterSetting::Seconds => Some(RetryAfterFormat::Seconds),
-            RetryAfterSetting::Date => Some(RetryAfterFormat::HttpDate),
-        },
+        reset: settings.header_reset,
+        retry_after: settings.retry_after,
         retry_jitter_percent: settings.retry_after_spread,
         limited_by: (!name.is_empty()).then(|| name.clone()),
         body: settings.refusal_body,
@@ -124,16 +113,6 @@ pub(crate) fn resolve(
     })
 }
 
-/// Returns which `tidegate.v1.Limits` methods for single counters are allowed: none, those that
-/// only read counters, or all.
-pub(crate) fn counter_access(settings: &Settings) -> CounterAccess {
-    match settings.counter_access {
-        CounterAccessSetting::Off => CounterAccess::Off,
-        CounterAccessSetting::Read => CounterAccess::Read,
-        CounterAccessSetting::Write => CounterAccess::Write,
-    }
-}
-
 /// Returns the permissions of callers without a grant.
 pub(crate) fn open_permissions(settings: &Settings) -> Permissions {
     let Settings { refunds: refund, peeks: peek, request_limits: limits, .. } = *settings;
@@ -154,6 +133,7 @@ pub(crate) fn bounds(settings: &Settings) -> Bounds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::{ResetFormat, RetryAfterFormat};
     use crate::settings::Sources;
 
     fn settings(flags: &[(&str, &str)]) -> Settings {

@@ -14,14 +14,14 @@ use crate::limiter::redis_stack::RedisStack;
 use crate::server::{BatchDecisions, ConnectionStats, RlsService, TlsCounters};
 use crate::store::{Store as _, memory};
 use crate::telemetry::{
-    Metric, MetricFamily, MetricSource, MetricValue, counter, emit_table, gauge, metrics,
+    Metric, MetricFamily, MetricSource, counter, emit_series, emit_table, gauge, metrics,
 };
 
 fn load(atomic: &AtomicU64) -> u64 {
     atomic.load(Ordering::Relaxed)
 }
 
-metrics! { MEMORY: memory::MemoryStats,
+metrics! { MEMORY []: memory::MemoryStats,
     gauge "keys" "Counters in memory", |stats| load(&stats.live);
     counter "keys_evicted" "Counters dropped because they were back to their initial state", |stats| load(&stats.evicted);
     gauge "sketch_keys" "Room that shared counters take up, in counters", |stats| load(&stats.sketch_weight);
@@ -32,7 +32,7 @@ metrics! { MEMORY: memory::MemoryStats,
     counter "cost_exceeds_capacity" "Checks with a cost above the capacity of their limit", |stats| load(&stats.cost_exceeds_capacity);
 }
 
-metrics! { CONNECTIONS: ConnectionStats,
+metrics! { CONNECTIONS []: ConnectionStats,
     gauge "connections" "Open gRPC connections", |stats| stats.open.load(Ordering::Relaxed) as u64;
     counter "connections_accepted" "Accepted gRPC connections", |stats| load(&stats.accepted);
     counter "connections_refused" "gRPC connections closed at once because the backlog of a worker was full", |stats| load(&stats.refused);
@@ -47,20 +47,20 @@ metrics! { CONNECTIONS: ConnectionStats,
     counter "handshakes_failed" "TLS handshakes that failed or timed out", |stats| load(&stats.handshakes_failed);
 }
 
-metrics! { BATCHES: BatchDecisions,
+metrics! { BATCHES []: BatchDecisions,
     gauge "batch_decisions" "Decisions of batches in flight", |batches| batches.in_flight() as u64;
     counter "batches_rejected" "Batches rejected because too many decisions of batches were in flight", |batches| batches.rejected();
 }
 
 // These families exist only if the gRPC port uses TLS.
-metrics! { TLS: TlsCounters,
+metrics! { TLS []: TlsCounters,
     gauge "certificate_expires_seconds" "Expiry of the server certificate, since the Unix epoch", |stats| load(&stats.expires_secs);
     counter "certificate_reloads" "Successful reloads of certificates", |stats| load(&stats.reloads);
     counter "certificate_reload_failures" "Failed reloads of certificates; the old ones stay in force", |stats| load(&stats.reload_failures);
     counter "calls_denied" "Calls for a domain that the caller is not authorized for", |stats| load(&stats.denied);
 }
 
-metrics! { REDIS: RedisStack,
+metrics! { REDIS []: RedisStack,
     counter "redis_overruns" "Calls that Redis did not answer within the store budget", |stack| load(&stack.remote().stats().overruns) + load(&stack.stats().overruns);
     counter "redis_unheard_hits" "Hits charged for calls whose callers had left when the answer came; the charges stand", |stack| stack.remote().stats().unheard.get() + stack.stats().unheard.get();
     counter "redis_cached_refusals" "Checks rejected from the refusal cache", |stack| load(&stack.stats().cached_refusals);
@@ -81,7 +81,7 @@ metrics! { REDIS: RedisStack,
 }
 
 // Decisions made without Redis, by the fallback store.
-metrics! { DEGRADED: RedisStack,
+metrics! { DEGRADED []: RedisStack,
     gauge "degraded" "1 while a circuit breaker is open or Redis did not decide more than 1 % of the last second's calls", |stack| u64::from(stack.outage(Clock::System.now()).is_some());
     counter "degraded_unreachable_calls" "Calls decided without Redis because it was unreachable", |stack| stack.outages().calls_if(FailureKind::is_unreachable);
     counter "degraded_error_calls" "Calls decided without Redis because it replied with an error", |stack| stack.outages().calls_if(FailureKind::is_error_reply);
@@ -110,11 +110,8 @@ const UNREADABLE_CALLERS: MetricFamily = counter(
 pub(crate) fn unreadable_source(callers: &Arc<UnreadableCallers>) -> MetricSource {
     let callers = Arc::clone(callers);
     Box::new(move |sink| {
-        sink.write_family(&UNREADABLE_CALLERS, &mut |emit| {
-            UnreadableKind::ALL.iter().try_for_each(|kind| {
-                emit(&[("kind", kind.describe().0)], MetricValue::Number(callers.count(*kind)))
-            })
-        })
+        let count = |kind: &UnreadableKind| ([("kind", kind.describe().0)], callers.count(*kind));
+        emit_series(sink, &UNREADABLE_CALLERS, UnreadableKind::ALL.iter().map(count))
     })
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::otlp_exporters::OtlpStats;
+use super::otlp_exporters::new_stats;
 use super::server_config::response_config;
 use super::{control_plane_metrics, process_metrics, store_metrics};
 use crate::clock::Clock;
@@ -54,8 +54,7 @@ fn all_families() -> [Vec<MetricFamily>; 2] {
     let unreadable = UnreadableCallers::new(LogLimiter::unlimited());
     sources.push(store_metrics::unreadable_source(&Arc::new(unreadable)));
     sources.push(control_plane_metrics::source(&Arc::default()));
-    let stats = OtlpStats::default();
-    sources.push(export_metrics(vec![stats.metrics, stats.traces]));
+    sources.push(export_metrics(new_stats()));
     let (mut ours, mut theirs) = (FamilyList::default(), FamilyList::default());
     AllMetrics::new(Arc::clone(&telemetry), sources).emit(&mut ours).unwrap();
     telemetry.emit_ratelimit_names(&mut theirs).unwrap();

@@ -10,7 +10,8 @@ use tonic::transport::Channel;
 use tonic::{Extensions, Request};
 
 use super::http_sender::HttpSender;
-use super::{OtlpError, OtlpTarget, Transport};
+use super::{OtlpError, OtlpTarget};
+use crate::domain::OtlpProtocol;
 
 /// gRPC or HTTP client that sends metrics to the collector.
 pub(crate) enum MetricClient {
@@ -20,12 +21,12 @@ pub(crate) enum MetricClient {
 
 impl MetricClient {
     pub(crate) fn new(target: &OtlpTarget) -> Result<MetricClient, OtlpError> {
-        Ok(match target.transport {
-            Transport::Grpc => MetricClient::Grpc {
+        Ok(match target.protocol {
+            OtlpProtocol::Grpc => MetricClient::Grpc {
                 client: Box::new(MetricsServiceClient::new(target.build_channel()?)),
                 metadata: target.build_metadata()?,
             },
-            Transport::HttpProtobuf => MetricClient::Http(Box::new(HttpSender::new(target)?)),
+            OtlpProtocol::HttpProtobuf => MetricClient::Http(Box::new(HttpSender::new(target)?)),
         })
     }
 

@@ -22,23 +22,14 @@ use http::Uri;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
 use tonic::transport::{Channel, Endpoint};
 
+use crate::domain::OtlpProtocol;
 use crate::tls::{ClientCertificates, Connector};
-
-/// Protocol between this process and the collector.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Transport {
-    /// Protobuf messages in gRPC calls.
-    #[default]
-    Grpc,
-    /// Protobuf messages in HTTP/1.1 requests.
-    HttpProtobuf,
-}
 
 /// OTLP collector for metrics or traces, and the settings of the connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtlpTarget {
     /// Protocol for sending data to the collector.
-    pub transport: Transport,
+    pub protocol: OtlpProtocol,
     /// Endpoint URL, such as `http://host:4317` for gRPC. For HTTP, it includes the full path, as
     /// in `https://host:4318/v1/traces`. The default scheme is `http`.
     pub endpoint: String,

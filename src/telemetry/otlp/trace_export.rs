@@ -26,9 +26,9 @@ use opentelemetry_sdk::trace::{
 use prost::Message as _;
 
 use super::http_sender::HttpSender;
-use super::{ExportStats, OtlpError, OtlpTarget, SamplingRule, ServiceIdentity, Transport};
+use super::{ExportStats, OtlpError, OtlpTarget, SamplingRule, ServiceIdentity};
 use crate::domain::{
-    Code, Micros, NodeCall, RpcOutcome, Trace, TraceParent, TraceRecord, TracedDecision,
+    Micros, NodeCall, OtlpProtocol, RpcOutcome, Trace, TraceParent, TraceRecord, TracedDecision,
 };
 
 /// Name of the gRPC service in span attributes, following OpenTelemetry's conventions for RPC
@@ -63,14 +63,13 @@ impl TraceExporter {
         sampling: SamplingRule,
         stats: &Arc<ExportStats>,
     ) -> Result<TraceExporter, OtlpError> {
-        let exporter = SpanClient::new(target)?;
+        let processor = build_processor(target, stats)?;
         let attributes = identity.resource_attributes().into_iter();
         let resource = Resource::builder_empty()
             .with_attributes(attributes.map(|(name, value)| KeyValue::new(name, value)))
             .build();
-        let exporter = CountingExporter { exporter, stats: Arc::clone(stats) };
         let provider = SdkTracerProvider::builder()
-            .with_span_processor(BatchSpanProcessor::builder(exporter).build())
+            .with_span_processor(processor)
             // `record` is called only for sampled calls.
             .with_sampler(Sampler::AlwaysOn)
             .with_resource(resource)
@@ -166,13 +165,9 @@ fn decision_attributes(recorded: Option<&TracedDecision>, outcome: RpcOutcome) -
         KeyValue::new("rpc.grpc.status_code", status),
     ];
     let Some(decision) = recorded else { return attributes };
-    let code = match decision.code {
-        Code::Ok => "OK",
-        Code::OverLimit => "OVER_LIMIT",
-    };
     let descriptors = i64::try_from(decision.descriptors).unwrap_or(i64::MAX);
     attributes.extend([
-        KeyValue::new("tidegate.code", code),
+        KeyValue::new("tidegate.code", decision.code.as_str()),
         KeyValue::new("tidegate.source", decision.source.as_str()),
         KeyValue::new("tidegate.descriptors", descriptors),
     ]);
@@ -204,64 +199,44 @@ fn node_attributes(call: &NodeCall) -> Vec<KeyValue> {
     attributes
 }
 
-/// gRPC or HTTP client that sends spans to the collector.
+/// Creates the processor that sends spans to the collector in the background.
+fn build_processor(
+    target: &OtlpTarget,
+    stats: &Arc<ExportStats>,
+) -> Result<BatchSpanProcessor, OtlpError> {
+    match target.protocol {
+        OtlpProtocol::Grpc => SpanExporter::builder()
+            .with_tonic()
+            .with_channel(target.build_channel()?)
+            .with_metadata(target.build_metadata()?)
+            .with_timeout(target.timeout)
+            .build()
+            .map(|exporter| CountingExporter::in_batches(exporter, stats))
+            .map_err(|error| OtlpError::Exporter(error.to_string())),
+        OtlpProtocol::HttpProtobuf => {
+            let sender = HttpSender::new(target)?;
+            let exporter = HttpSpanExporter { sender, resource: Default::default() };
+            Ok(CountingExporter::in_batches(exporter, stats))
+        }
+    }
+}
+
+/// Span exporter that sends spans to the collector over HTTP.
 #[derive(Debug)]
-enum SpanClient {
-    Grpc(Box<SpanExporter>),
-    Http { sender: Box<HttpSender>, resource: ResourceAttributesWithSchema },
+struct HttpSpanExporter {
+    sender: HttpSender,
+    resource: ResourceAttributesWithSchema,
 }
 
-impl SpanClient {
-    fn new(target: &OtlpTarget) -> Result<SpanClient, OtlpError> {
-        match target.transport {
-            Transport::Grpc => SpanExporter::builder()
-                .with_tonic()
-                .with_channel(target.build_channel()?)
-                .with_metadata(target.build_metadata()?)
-                .with_timeout(target.timeout)
-                .build()
-                .map(|exporter| SpanClient::Grpc(Box::new(exporter)))
-                .map_err(|error| OtlpError::Exporter(error.to_string())),
-            Transport::HttpProtobuf => {
-                let sender = Box::new(HttpSender::new(target)?);
-                let resource = ResourceAttributesWithSchema::default();
-                Ok(SpanClient::Http { sender, resource })
-            }
-        }
-    }
-}
-
-impl ExportsSpans for SpanClient {
+impl ExportsSpans for HttpSpanExporter {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        match self {
-            SpanClient::Grpc(exporter) => exporter.export(batch).await,
-            SpanClient::Http { sender, resource } => {
-                let resource_spans = group_spans_by_resource_and_scope(batch, resource);
-                let message = ExportTraceServiceRequest { resource_spans }.encode_to_vec();
-                sender.send(message).await.map_err(OTelSdkError::InternalFailure)
-            }
-        }
+        let resource_spans = group_spans_by_resource_and_scope(batch, &self.resource);
+        let message = ExportTraceServiceRequest { resource_spans }.encode_to_vec();
+        self.sender.send(message).await.map_err(OTelSdkError::InternalFailure)
     }
 
-    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-        match self {
-            SpanClient::Grpc(exporter) => exporter.shutdown_with_timeout(timeout),
-            SpanClient::Http { .. } => Ok(()),
-        }
-    }
-
-    fn force_flush(&self) -> OTelSdkResult {
-        match self {
-            SpanClient::Grpc(exporter) => exporter.force_flush(),
-            SpanClient::Http { .. } => Ok(()),
-        }
-    }
-
-    fn set_resource(&mut self, new: &Resource) {
-        match self {
-            SpanClient::Grpc(exporter) => exporter.set_resource(new),
-            SpanClient::Http { resource, .. } => *resource = new.into(),
-        }
+    fn set_resource(&mut self, resource: &Resource) {
+        self.resource = resource.into();
     }
 }
 
@@ -271,6 +246,13 @@ impl ExportsSpans for SpanClient {
 struct CountingExporter<E> {
     exporter: E,
     stats: Arc<ExportStats>,
+}
+
+impl<E: ExportsSpans + 'static> CountingExporter<E> {
+    fn in_batches(exporter: E, stats: &Arc<ExportStats>) -> BatchSpanProcessor {
+        let exporter = CountingExporter { exporter, stats: Arc::clone(stats) };
+        BatchSpanProcessor::builder(exporter).build()
+    }
 }
 
 impl<E: ExportsSpans> ExportsSpans for CountingExporter<E> {

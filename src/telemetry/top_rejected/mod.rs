@@ -12,14 +12,12 @@ mod top_report;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use self::space_saving::KeyWindows;
-use crate::domain::{Micros, RefusalEvent, RuleId};
+use crate::domain::{Lock, Micros, RefusalEvent, RuleId, ValueDisplay};
 
 pub(super) use self::refusal_record::RefusalRecord;
-pub use self::refusal_record::ValueDisplay;
 pub(super) use self::space_saving::FrequentKeys;
 pub use self::top_report::{TopKey, TopLimit, TopReport, TopWindow};
 
@@ -58,7 +56,7 @@ pub struct TopRefusals {
     value_display: ValueDisplay,
     sender: SyncSender<RefusalRecord>,
     dropped: AtomicU64,
-    limits: Mutex<TopLimits>,
+    limits: Lock<TopLimits>,
 }
 
 struct TopLimits {
@@ -102,7 +100,7 @@ impl TopRefusals {
             value_display,
             sender,
             dropped: AtomicU64::new(0),
-            limits: Mutex::new(TopLimits { receiver, entries: Vec::new(), unplaced: 0 }),
+            limits: Lock::new(TopLimits { receiver, entries: Vec::new(), unplaced: 0 }),
         }
     }
 
@@ -117,7 +115,7 @@ impl TopRefusals {
     /// Moves records from the channel into the sketches. Takes a lock, so it must not be called on
     /// the request path.
     pub fn drain(&self, now: Micros, resolve: LimitResolver<'_>) {
-        let limits = &mut *self.lock();
+        let limits = &mut *self.limits.lock();
         // Drain at most one full channel, so that rejections which arrive faster than they are
         // drained cannot keep this loop running forever with the lock held.
         for _ in 0..CHANNEL_CAPACITY {
@@ -136,7 +134,7 @@ impl TopRefusals {
     /// Returns a report of the most rejected keys, as of `now`.
     pub fn report(&self, now: Micros, resolve: LimitResolver<'_>) -> TopReport {
         self.drain(now, resolve);
-        let limits = self.lock();
+        let limits = self.limits.lock();
         let dropped = self.dropped.load(Ordering::Relaxed);
         top_report::build_report(
             &limits.entries,
@@ -144,11 +142,6 @@ impl TopRefusals {
             dropped + limits.unplaced,
             now,
         )
-    }
-
-    /// Locks the sketches. Never called on the request path.
-    fn lock(&self) -> MutexGuard<'_, TopLimits> {
-        self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

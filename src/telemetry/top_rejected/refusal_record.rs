@@ -1,28 +1,7 @@
 //! Fixed-size record of a rejected check: the check's limit and counter, and the displayable part
 //! of the descriptor entries that identify the counter.
 
-use crate::domain::{Entry, RefusalEvent, RuleId, escaped_prefix, truncate_utf8};
-
-/// Display format of the descriptor values of rejected keys.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ValueDisplay {
-    /// Shows the first 24 bytes of each value.
-    Shortened,
-    /// Shows no values, only the keyed hash that identifies the counter. `tidegate explain` prints
-    /// the hash of a known descriptor.
-    #[default]
-    Hashed,
-}
-
-impl ValueDisplay {
-    /// Returns the format's name in settings and in `/top`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            ValueDisplay::Shortened => "shortened",
-            ValueDisplay::Hashed => "hashed",
-        }
-    }
-}
+use crate::domain::{Entry, RefusalEvent, RuleId, ValueDisplay, escaped_prefix, truncate_utf8};
 
 /// Maximum number of displayed bytes of a descriptor value. Enough for an IPv4 address or the /64
 /// prefix of an IPv6 address, but only part of a token, which usually has 32 or more characters.

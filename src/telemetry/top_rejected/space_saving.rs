@@ -33,31 +33,20 @@ impl WindowShape {
     }
 }
 
-/// Sliding window over the last ten seconds: ten buckets of 1 s.
-pub(super) const LAST_TEN_SECONDS: WindowShape =
-    WindowShape { bucket_length: Micros::from_secs(1), bucket_count: 10 };
-/// Sliding window over the last hour: twelve buckets of 5 min.
-pub(super) const LAST_HOUR: WindowShape =
-    WindowShape { bucket_length: Micros::from_secs(300), bucket_count: 12 };
-/// Sliding window over the last 24 hours: twelve buckets of 2 h.
-pub(super) const LAST_DAY: WindowShape =
-    WindowShape { bucket_length: Micros::from_secs(7_200), bucket_count: 12 };
+/// Shapes of the windows of a limit: the last ten seconds, hour, and day.
+pub(super) const WINDOW_SHAPES: [WindowShape; 3] = [
+    WindowShape { bucket_length: Micros::from_secs(1), bucket_count: 10 },
+    WindowShape { bucket_length: Micros::from_secs(300), bucket_count: 12 },
+    WindowShape { bucket_length: Micros::from_secs(7_200), bucket_count: 12 },
+];
 
-/// Sliding windows over the rejections of one limit: ten seconds, an hour, a day.
+/// Windows with the most rejected keys of one limit, in the order of [`WINDOW_SHAPES`].
 #[derive(Debug)]
-pub(super) struct KeyWindows {
-    pub(super) ten_seconds: KeyWindow,
-    pub(super) hour: KeyWindow,
-    pub(super) day: KeyWindow,
-}
+pub(super) struct KeyWindows(pub(super) [KeyWindow; WINDOW_SHAPES.len()]);
 
 impl Default for KeyWindows {
     fn default() -> Self {
-        KeyWindows {
-            ten_seconds: KeyWindow::new(LAST_TEN_SECONDS),
-            hour: KeyWindow::new(LAST_HOUR),
-            day: KeyWindow::new(LAST_DAY),
-        }
+        KeyWindows(WINDOW_SHAPES.map(KeyWindow::new))
     }
 }
 
@@ -66,8 +55,9 @@ impl KeyWindows {
     pub(super) fn add(&mut self, now: Micros, record: &RefusalRecord) {
         // Reuse the formatted text: most keys that are rejected now were also rejected in the last
         // hours.
-        let text = self.day.find_text(record.counter).unwrap_or_else(|| record.display().into());
-        for window in [&mut self.ten_seconds, &mut self.hour, &mut self.day] {
+        let [.., day] = &self.0;
+        let text = day.find_text(record.counter).unwrap_or_else(|| record.display().into());
+        for window in &mut self.0 {
             window.add(now, record.counter, &text);
         }
     }

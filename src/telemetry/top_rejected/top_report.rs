@@ -4,11 +4,8 @@
 use serde::Serialize;
 
 use super::LimitEntry;
-use super::refusal_record::ValueDisplay;
-use super::space_saving::{
-    KeyWindow, KeyWindows, LAST_DAY, LAST_HOUR, LAST_TEN_SECONDS, WindowShape,
-};
-use crate::domain::Micros;
+use super::space_saving::WINDOW_SHAPES;
+use crate::domain::{Micros, ValueDisplay};
 
 /// Maximum number of keys listed per limit.
 const LISTED_KEYS_MAX: usize = 10;
@@ -79,24 +76,15 @@ pub(super) fn build_report(
     unrecorded: u64,
     now: Micros,
 ) -> TopReport {
-    let window = |shape, select| build_window(limits, shape, select, now);
-    TopReport {
-        values: values.as_str(),
-        unrecorded,
-        now: window(LAST_TEN_SECONDS, |windows| &windows.ten_seconds),
-        last_hour: window(LAST_HOUR, |windows| &windows.hour),
-        last_day: window(LAST_DAY, |windows| &windows.day),
-    }
+    let at = std::array::from_fn(|at| build_window(limits, at, now));
+    let [now, last_hour, last_day] = at;
+    TopReport { values: values.as_str(), unrecorded, now, last_hour, last_day }
 }
 
-fn build_window(
-    limits: &[LimitEntry],
-    shape: WindowShape,
-    select: fn(&KeyWindows) -> &KeyWindow,
-    now: Micros,
-) -> TopWindow {
+/// Lists the rejected keys in the windows at one position of [`WINDOW_SHAPES`].
+fn build_window(limits: &[LimitEntry], at: usize, now: Micros) -> TopWindow {
     let listed = limits.iter().filter_map(|limit| {
-        let (refused, keys) = select(&limit.windows).top(now, LISTED_KEYS_MAX);
+        let (refused, keys) = limit.windows.0[at].top(now, LISTED_KEYS_MAX);
         let keys = keys.into_iter().map(|key| TopKey {
             key: key.text.to_string(),
             counter: format!("{:032x}", key.counter),
@@ -114,5 +102,5 @@ fn build_window(
     });
     let mut limits: Vec<TopLimit> = listed.collect();
     limits.sort_by_key(|limit| std::cmp::Reverse(limit.refused));
-    TopWindow { seconds: shape.seconds(), limits }
+    TopWindow { seconds: WINDOW_SHAPES[at].seconds(), limits }
 }

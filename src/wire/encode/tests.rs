@@ -7,15 +7,13 @@ use serde_json::{Value, json};
 use super::*;
 use crate::domain::{
     Accounting, Bounds, Charge, Hits, HolderToken, Limit, LimitedBy, Mark, OnStoreFailure, Rate,
-    RuleId, Source, WaitPrecision, fixtures::fixed_window,
+    ResetFormat, RetryAfterFormat, RuleId, Source, WaitPrecision, fixtures::fixed_window,
 };
 use crate::policy::spec::{DomainSpec, LimitSpec, NodeSpec, RejectionBody, RuleSpec, ValueSpec};
 use crate::policy::{Policy, Secret};
 use crate::wire::messages::rate_limit_descriptor::Entry as WireEntry;
 use crate::wire::messages::{RateLimitDescriptor, RateLimitRequest};
-use crate::wire::response_config::{
-    LimitHeaderNames, ResetFormat, ResponseSettings, RetryAfterFormat,
-};
+use crate::wire::response_config::{LimitHeaderNames, ResponseSettings};
 use crate::wire::struct_json::struct_to_json;
 
 mod answer_bound;

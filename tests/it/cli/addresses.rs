@@ -149,7 +149,7 @@ fn said(name: &str, value: &str, kind: &str) -> String {
             }
             write!(said, "{settings:?}").unwrap();
             for notice in find_notices(&sources.environment, None, &settings) {
-                write!(said, "{notice}").unwrap();
+                write!(said, "{notice:?}").unwrap();
             }
         }
         Err(errors) => errors.iter().for_each(|error| write!(said, "{error}\n{error:?}").unwrap()),

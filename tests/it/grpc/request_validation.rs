@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::support::grpc_client::{CallError, ResponseLimit};
 use bytes::Bytes;
-use tidegate::wire::{ResponseSettings, RetryAfterFormat};
+use tidegate::domain::RetryAfterFormat;
+use tidegate::wire::ResponseSettings;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::test_server::{NOW, Server, Wanted, encoded, question, soon};
@@ -224,7 +225,7 @@ async fn a_caller_that_leaves_ends_its_call_and_no_other() {
     drop(response);
     let answer = exchange(&connection, call(), framed(&encoded("edge"))).await.unwrap();
     assert_eq!(answer.grpc_status, 0);
-    assert_eq!(server.left().await.cut_off, 0);
+    assert_eq!(server.left().await, 0);
 }
 
 #[tokio::test]

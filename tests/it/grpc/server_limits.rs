@@ -197,7 +197,7 @@ async fn a_unix_socket_is_served_and_one_that_was_left_behind_is_replaced() {
 
 fn bind(address: Address) -> Result<Listener, WireError> {
     Listener::bind(ListenSettings {
-        addresses: vec![address],
+        address,
         threads: std::num::NonZeroUsize::MIN,
         limits: ServerLimits::default(),
         tls: None,

@@ -18,8 +18,8 @@ use tidegate::domain::{
 };
 use tidegate::policy::{Policy, Secret};
 use tidegate::server::{
-    Address, ConnectionStats, Decide, Drain, DrainReport, Health, ListenSettings, Listener,
-    RlsService, Router, ServerLimits, Tls,
+    Address, ConnectionStats, Decide, Drain, Health, ListenSettings, Listener, RlsService, Router,
+    ServerLimits, Tls,
 };
 use tidegate::wire::WireError;
 use tidegate::wire::{ResponseConfig, ResponseSettings};
@@ -151,7 +151,7 @@ pub struct Server {
     pub health: Health,
     pub traffic: Arc<ConnectionStats>,
     leave: Option<oneshot::Sender<()>>,
-    served: JoinHandle<Result<DrainReport, WireError>>,
+    served: JoinHandle<Result<usize, WireError>>,
 }
 
 /// What a test wants of its server.
@@ -183,13 +183,13 @@ impl Default for Wanted {
 impl Wanted {
     pub fn start(self) -> Server {
         let settings = ListenSettings {
-            addresses: vec![self.address],
+            address: self.address,
             threads: NonZeroUsize::new(self.threads).unwrap(),
             limits: self.limits,
             tls: self.tls,
         };
         let listener = Listener::bind(settings).unwrap();
-        let address = match &listener.addresses()[0] {
+        let address = match &listener.address().unwrap() {
             Address::Tcp(address) => *address,
             Address::Unix(_) => ([127, 0, 0, 1], 0).into(),
         };
@@ -214,7 +214,7 @@ impl Wanted {
                 let _ = left.await;
                 Drain::AfterDelay
             };
-            let mut draining = listener.serve(front, told).await?;
+            let mut draining = listener.serve(front, told).await;
             let report = draining.finish_calls().await;
             draining.stop().await;
             Ok(report)
@@ -240,7 +240,7 @@ impl Server {
     }
 
     /// Tells it to leave and waits until it has.
-    pub async fn left(mut self) -> DrainReport {
+    pub async fn left(mut self) -> usize {
         self.leave();
         soon("the server leaves", self.served).await.unwrap().unwrap()
     }

@@ -4,7 +4,7 @@
 //! (`dialer`).
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -12,13 +12,14 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use crate::domain::Lock;
 use crate::tls::{CertificateReader, ClientCertificates, TlsError};
 
 /// TLS configuration for new connections, with the function that rereads the certificates.
 #[derive(Debug)]
 pub(crate) struct RedisTlsConnector {
     reloader: Option<CertificateReader>,
-    loaded: Mutex<LoadedTls>,
+    loaded: Lock<LoadedTls>,
 }
 
 /// Most recently read certificates, and the TLS configuration in use. If these certificates are
@@ -42,14 +43,14 @@ impl RedisTlsConnector {
         reloader: Option<CertificateReader>,
     ) -> Result<RedisTlsConnector, TlsError> {
         let loaded = LoadedTls { latest: tls.clone(), config: tls.build_config("")? };
-        Ok(RedisTlsConnector { reloader, loaded: Mutex::new(loaded) })
+        Ok(RedisTlsConnector { reloader, loaded: Lock::new(loaded) })
     }
 
     /// Rereads the certificates and returns the configuration for a new connection. If the new
     /// certificates are invalid, logs an error once and keeps the old ones.
     fn refresh(&self) -> Arc<ClientConfig> {
         let read = self.reloader.as_ref().and_then(CertificateReader::read);
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loaded = self.loaded.lock();
         let Some(tls) = read.filter(|tls| *tls != loaded.latest) else {
             return Arc::clone(&loaded.config);
         };

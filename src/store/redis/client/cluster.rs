@@ -5,8 +5,8 @@
 //! (`slot_refresh`). Not here: connections (`connection`), classifying error replies
 //! (`error_reply`), computing the slot of a key (`keys`).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -24,7 +24,7 @@ use super::reply_slot::CommandReply;
 use super::send_error::SendError;
 use super::slot_table::{Membership, SlotOwner, SlotTable};
 use super::transport::{NodeRequests, PendingCall, PendingCalls};
-use crate::domain::FailureKind;
+use crate::domain::{FailureKind, Lock};
 use crate::store::redis::script::library::ScriptCall;
 
 /// Maximum number of redirects that are followed per call. A stale slot table causes one redirect,
@@ -50,12 +50,12 @@ pub(crate) struct Cluster {
     pub(super) table: ArcSwap<SlotTable>,
     /// Nodes that belong to the cluster. The mutex serializes replacements of the slot table. Script
     /// calls lock it only to check that the target of a redirect belongs to the cluster.
-    origin: Mutex<TableOrigin>,
+    origin: Lock<TableOrigin>,
     /// Notification that the slot table may be stale and must be refreshed.
     pub(crate) refresh_needed: Arc<Notify>,
     /// Node to query first at the next refresh of the slot table: the target of the last MOVED
     /// redirect.
-    refresh_hint: Mutex<Option<Address>>,
+    refresh_hint: Lock<Option<Address>>,
     /// Number of MOVED, ASK, and TRYAGAIN replies to script calls whose callers waited for a reply.
     redirects: AtomicU64,
 }
@@ -91,9 +91,9 @@ impl Cluster {
         Cluster {
             context,
             table: ArcSwap::from_pointee(SlotTable::default()),
-            origin: Mutex::default(),
+            origin: Lock::default(),
             refresh_needed,
-            refresh_hint: Mutex::new(None),
+            refresh_hint: Lock::new(None),
             redirects: AtomicU64::new(0),
         }
     }
@@ -161,8 +161,7 @@ impl Cluster {
                     redirects += 1;
                     asking = false;
                     node = self.redirect_target(&address).ok_or(RECONFIGURING)?;
-                    *self.refresh_hint.lock().unwrap_or_else(PoisonError::into_inner) =
-                        Some(address);
+                    *self.refresh_hint.lock() = Some(address);
                     self.refresh_needed.notify_one();
                 }
                 Redirect::Ask(address) => {
@@ -202,7 +201,7 @@ impl Cluster {
     /// list the address and, since the last update, redirects have already pointed to
     /// [`REDIRECT_TARGETS_MAX`] other unlisted addresses.
     fn redirect_target(&self, address: &Address) -> Option<Arc<Node>> {
-        let mut origin = self.origin.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut origin = self.origin.lock();
         let table = self.table.load();
         if let Some(node) = table.listed_node(address) {
             return Some(node);
@@ -252,7 +251,7 @@ impl Cluster {
         membership: Option<Membership>,
         adopt: bool,
     ) -> TableUpdate {
-        let mut origin = self.origin.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut origin = self.origin.lock();
         let former = self.table.load();
         if let (Some(present), Some(offered)) = (&origin.membership, &membership) {
             let is_other_cluster = offered.is_other_cluster(present);
@@ -295,14 +294,14 @@ impl Cluster {
     /// Returns whether `membership`, as reported by a node, belongs to a different cluster than the
     /// slot table.
     pub(crate) fn is_other_cluster(&self, membership: &Membership) -> bool {
-        let origin = self.origin.lock().unwrap_or_else(PoisonError::into_inner);
+        let origin = self.origin.lock();
         origin.membership.as_ref().is_some_and(|present| membership.is_other_cluster(present))
     }
 
     /// Removes and returns the target address of the last MOVED redirect since the last refresh,
     /// or `None` if there was none.
     pub(crate) fn take_refresh_hint(&self) -> Option<Address> {
-        self.refresh_hint.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.refresh_hint.lock().take()
     }
 
     /// Returns all nodes in the slot table, including those that own no hash slots.

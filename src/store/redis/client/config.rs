@@ -33,7 +33,7 @@ pub const SILENCE_MAX: Duration = Duration::from_millis(50);
 const SHARED_CALLS_MIN: usize = 2;
 
 /// Topology of the Redis deployment: a single server, a master behind sentinels, or a cluster.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub enum TopologyConfig {
     /// Single Redis server, or an address that always leads to the master, such as a proxy's
     /// address.
@@ -72,7 +72,7 @@ impl fmt::Display for Address {
 }
 
 /// Credentials for logging in to a Redis server or sentinel.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Auth {
     /// ACL user; `None` means the server's default user.
     pub user: Option<String>,
@@ -104,19 +104,6 @@ impl fmt::Debug for Password {
         })
     }
 }
-
-impl PartialEq for Password {
-    fn eq(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Password::None, Password::None) => true,
-            (Password::Fixed(one), Password::Fixed(other)) => one == other,
-            (Password::Reloaded(one), Password::Reloaded(other)) => Arc::ptr_eq(one, other),
-            (Password::None | Password::Fixed(_) | Password::Reloaded(_), _) => false,
-        }
-    }
-}
-
-impl Eq for Password {}
 
 /// Configuration of the Redis client: addresses, credentials, timeouts and clocks.
 #[derive(Clone, Debug)]

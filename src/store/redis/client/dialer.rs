@@ -2,8 +2,8 @@
 //!
 //! Not here: sending script calls (`connection`), finding nodes (`sentinel`, `slot_refresh`).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use deadpool_redis::{Connection, Manager, Pool, PoolError, Runtime};
@@ -26,7 +26,7 @@ use super::loss_detector::LossDetector;
 use super::misconfiguration::{find_advice, info_field};
 use super::node_stats::NodeStats;
 use super::send_error::SendError;
-use crate::domain::{FailureKind, LogLimiter};
+use crate::domain::{FailureKind, Lock, LogLimiter};
 use crate::store::redis::script::call::encode_probe;
 use crate::store::redis::script::library::{DECIDE, Script};
 
@@ -68,7 +68,7 @@ pub(crate) struct ClientContext {
     /// Number of connections to any node that were lost since the client was opened.
     pub(crate) lost_connections: AtomicU64,
     /// Latest failures of nodes, each once, the latest first.
-    failures: Mutex<Vec<NodeFailure>>,
+    failures: Lock<Vec<NodeFailure>>,
 }
 
 impl ClientContext {
@@ -102,7 +102,7 @@ impl ClientContext {
         reason: &str,
         advice: Option<&str>,
     ) {
-        let mut failures = self.lock_failures();
+        let mut failures = self.failures.lock();
         let is_same = |known: &NodeFailure| known.node == *node && known.reason == reason;
         let known = failures.iter().position(is_same).map(|at| failures.remove(at));
         let mut failure = known.unwrap_or_else(|| {
@@ -118,17 +118,13 @@ impl ClientContext {
     /// this kind: it has the same kind, or kept us from sending calls.
     pub(crate) fn failure(&self, kind: FailureKind) -> Option<String> {
         let is_unsent = matches!(kind, FailureKind::NotConnected | FailureKind::BreakerOpen);
-        let failures = self.lock_failures();
+        let failures = self.failures.lock();
         let mut latest = failures.iter().filter(|failure| is_unsent || failure.kind == kind);
         let NodeFailure { node, reason, advice, .. } = latest.next()?;
         Some(match advice {
             Some(advice) => format!("{node}: {reason}; {advice}"),
             None => format!("{node}: {reason}"),
         })
-    }
-
-    fn lock_failures(&self) -> MutexGuard<'_, Vec<NodeFailure>> {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns advice on a failure, and stores both.

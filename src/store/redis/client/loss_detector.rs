@@ -9,7 +9,7 @@
 //!
 //! Not here: the consequences of a loss (`resilience`).
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::domain::Lock;
 
 /// Logged reason for a counter loss: the run id has changed, so the server process is a new one.
 pub(crate) const RESTARTED: &str = "restarted";
@@ -23,7 +23,7 @@ pub(crate) const NEW_MASTER: &str = "new_master";
 /// read in the handshakes of the node's connections.
 #[derive(Debug, Default)]
 pub(crate) struct LossDetector {
-    known_server: Mutex<KnownServer>,
+    known_server: Lock<KnownServer>,
 }
 
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ pub(crate) struct KnownMeta {
 impl LossDetector {
     /// Returns the known state of the key `tg1meta`. Call this before the handshake reads the key.
     pub(crate) fn known_meta(&self) -> KnownMeta {
-        self.lock().meta
+        self.known_server.lock().meta
     }
 
     /// Compares the replies in a handshake with the known state of the server. Returns the reason
@@ -59,7 +59,7 @@ impl LossDetector {
         run_id: Option<&str>,
         has_meta: Option<bool>,
     ) -> Option<&'static str> {
-        let mut known = self.lock();
+        let mut known = self.known_server.lock();
         let is_restarted = match (&known.run_id, run_id) {
             (Some(known), Some(now)) => known != now,
             (None, _) | (_, None) => false,
@@ -80,11 +80,7 @@ impl LossDetector {
 
     /// Records that a connection has stored the key `tg1meta`.
     pub(crate) fn record_meta_key(&self) {
-        self.lock().meta.is_stored = true;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, KnownServer> {
-        self.known_server.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known_server.lock().meta.is_stored = true;
     }
 }
 

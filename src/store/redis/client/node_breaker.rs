@@ -4,8 +4,8 @@
 //! replies, error replies, and replies to PING. Not here: the conditions for opening
 //! (`circuit_breaker`).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
@@ -15,13 +15,13 @@ use super::dialer::ConnectionSignal;
 use super::node_stats::NodeStats;
 use super::reply_slot::CommandReply;
 use super::send_error::SendError;
-use crate::domain::{FailureKind, LogLimiter, Micros};
+use crate::domain::{FailureKind, Lock, LogLimiter, Micros};
 use crate::store::current_trace;
 
 /// Circuit breaker of one node, with its clock and the node's statistics.
 pub(crate) struct NodeBreaker {
     pub(crate) clock: MonotonicClock,
-    breaker: Mutex<LoggedBreaker>,
+    breaker: Lock<LoggedBreaker>,
     is_open: AtomicBool,
     /// Number of replies received from the node so far, on all connections.
     replies: AtomicU64,
@@ -73,7 +73,7 @@ impl NodeBreaker {
         let log_clock = clock.clone();
         NodeBreaker {
             clock,
-            breaker: Mutex::default(),
+            breaker: Lock::default(),
             is_open: AtomicBool::new(false),
             replies: AtomicU64::new(0),
             last_reply_at: AtomicU64::new(0),
@@ -108,7 +108,7 @@ impl NodeBreaker {
         let total = self.replies.fetch_add(replies, Ordering::Relaxed) + replies;
         self.last_reply_at.fetch_max(now.0, Ordering::Relaxed);
         if errors > 0 {
-            let mut breaker = self.lock();
+            let mut breaker = self.breaker.lock();
             if breaker.breaker.record_errors(errors, replies, total, now) {
                 self.open(&mut breaker, "error_replies");
             }
@@ -121,7 +121,7 @@ impl NodeBreaker {
         if self.stats.connected.get() > 0 {
             return;
         }
-        let mut breaker = self.lock();
+        let mut breaker = self.breaker.lock();
         if breaker.breaker.record_connect_failure() {
             self.open(&mut breaker, "connect_failures");
         }
@@ -129,17 +129,17 @@ impl NodeBreaker {
 
     /// Records that a connection was opened.
     pub(crate) fn record_connected(&self) {
-        self.lock().breaker.record_connected();
+        self.breaker.lock().breaker.record_connected();
     }
 
     /// Opens the breaker because the node sent nothing while a command was waiting for its reply.
     pub(crate) fn record_silence(&self) {
-        self.open(&mut self.lock(), "silence");
+        self.open(&mut self.breaker.lock(), "silence");
     }
 
     /// Closes the breaker after the node has replied to a PING in time.
     pub(crate) fn close(&self) {
-        let mut breaker = self.lock();
+        let mut breaker = self.breaker.lock();
         if self.is_open.swap(false, Ordering::AcqRel) {
             breaker.breaker = CircuitBreaker::default();
             self.stats.breaker_open.sub(1);
@@ -168,12 +168,6 @@ impl NodeBreaker {
             signal.wake();
         }
         self.refresh_needed.notify_one();
-    }
-
-    /// Locks the breaker. Nothing panics under the lock, so a poisoned lock still holds a valid
-    /// state.
-    fn lock(&self) -> MutexGuard<'_, LoggedBreaker> {
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -298,7 +292,7 @@ mod tests {
         for (at, is_logged) in [(0, true), (59_999_999, false), (60_000_000, true)] {
             time.store(at, Ordering::Relaxed);
             breaker.record_silence();
-            assert_eq!(breaker.lock().is_logged, is_logged, "{at} us");
+            assert_eq!(breaker.breaker.lock().is_logged, is_logged, "{at} us");
             breaker.close();
         }
     }

@@ -6,8 +6,8 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use futures_util::task::AtomicWaker;
@@ -15,7 +15,7 @@ use redis::Value;
 
 use super::error_reply::Redirect;
 use super::send_error::SendError;
-use crate::domain::FailureKind;
+use crate::domain::{FailureKind, Lock};
 use crate::store::redis::script::library::ScriptCall;
 use crate::store::redis::script::reply::ScriptReply;
 
@@ -48,15 +48,11 @@ struct Slot {
     /// Whether the reply is in its place. Spares a caller the lock while it waits.
     is_answered: AtomicBool,
     /// Locked for one assignment: by the connection, and then by the caller.
-    reply: Mutex<Option<CommandReply>>,
+    reply: Lock<Option<CommandReply>>,
     waker: AtomicWaker,
 }
 
 impl Slot {
-    fn lock_reply(&self) -> MutexGuard<'_, Option<CommandReply>> {
-        self.reply.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Leaves [`QUEUED`] for `state`, unless the other side has left it for another state.
     fn leave_queue(&self, state: u8) -> bool {
         let changed =
@@ -82,7 +78,7 @@ pub(crate) fn reply_slot() -> (ReplySender, ReplyReceiver) {
     let slot = Arc::new(Slot {
         state: AtomicU8::new(QUEUED),
         is_answered: AtomicBool::new(false),
-        reply: Mutex::new(None),
+        reply: Lock::new(None),
         waker: AtomicWaker::new(),
     });
     (ReplySender { slot: Some(Arc::clone(&slot)) }, ReplyReceiver(slot))
@@ -102,7 +98,7 @@ impl ReplySender {
 
     fn complete(&mut self, reply: CommandReply) {
         if let Some(slot) = self.slot.take() {
-            *slot.lock_reply() = Some(reply);
+            *slot.reply.lock() = Some(reply);
             slot.is_answered.store(true, Ordering::Release);
             slot.waker.wake();
         }
@@ -129,7 +125,7 @@ impl ReplyReceiver {
     /// Takes the reply, if it has arrived.
     pub(crate) fn take(&self) -> Option<CommandReply> {
         let is_answered = self.0.is_answered.load(Ordering::Acquire);
-        if is_answered { self.0.lock_reply().take() } else { None }
+        if is_answered { self.0.reply.lock().take() } else { None }
     }
 }
 
