@@ -135,8 +135,9 @@ fn wrong_scheme_error(text: &str, url: &Url, forms: &UrlForms) -> ValueError {
         &"" => rest.to_owned(),
         scheme => format!("{scheme}://{rest}"),
     };
-    // The same text would be corrected without end.
-    let is_valid = corrected != text && ServerUrl::parse(&corrected, forms).is_ok();
+    // The same text would be corrected without end. In a path, `://` may be part of a password.
+    let is_correctable = corrected != text && !text.starts_with('/');
+    let is_valid = is_correctable && ServerUrl::parse(&corrected, forms).is_ok();
     let hint = match is_valid {
         true => format!("; did you mean {}?", hide_secrets(&corrected)),
         false => ".".to_owned(),

@@ -575,5 +575,8 @@ mod tests {
             let error = parse_otlp_url(bad).unwrap_err();
             assert!(error.contains(part), "{bad}: {error}");
         }
+        let secret = "/run/s?pass=@Zq7Xk@40961://vWp9y\\28657,";
+        let error = parse_otlp_url(secret).unwrap_err();
+        assert!(!error.contains("vWp9y"), "{error}");
     }
 }
