@@ -124,7 +124,7 @@ const NUMBER_MAX: u64 = i64::MAX as u64;
 /// Maximum `requests_per_unit`, a 32-bit field in Envoy's protocol.
 const REQUESTS_PER_UNIT_MAX: u64 = u32::MAX as u64;
 
-/// Maximum length of a window or lease, in seconds.
+/// Maximum length of a window, lease, or block, in seconds.
 const WINDOW_SECONDS_MAX: u64 = WINDOW_MAX.0 / Micros::SECOND.0;
 
 const fn text(bytes_max: usize) -> ValueType {
@@ -234,6 +234,8 @@ keys! {
         "IANA time zone of calendar windows, such as Europe/Berlin (default UTC).";
     LEASE: RateLimit "lease", number(1, WINDOW_SECONDS_MAX),
         "Seconds after which a concurrency slot that was not released becomes free (default 60).";
+    BLOCK: RateLimit "block", number(1, WINDOW_SECONDS_MAX),
+        "Seconds for which a rejection by this limit blocks its key (default: none).";
     TIERS: RateLimit "tiers", ValueType::Map(Level::Tiers),
         "Consumer classes: the value of the descriptor's key is the class.";
 

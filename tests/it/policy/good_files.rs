@@ -145,6 +145,9 @@ fn limit_told(spec: &LimitSpec) -> String {
     if spec.limit.prepay {
         told.push_str(", prepaid");
     }
+    if let Some(seconds) = spec.limit.block_seconds {
+        write!(told, ", blocks {seconds} s").unwrap();
+    }
     if spec.limit.on_store_failure != OnStoreFailure::Local {
         write!(told, ", on failure {:?}", spec.limit.on_store_failure).unwrap();
     }
