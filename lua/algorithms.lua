@@ -37,5 +37,7 @@ elseif letter == 'c' then
   return loadfile('algorithm/concurrency.lua')(now, extra_ms)
 elseif letter == 'h' then
   return loadfile('algorithm/hybrid.lua')(now, extra_ms)
+elseif letter == 'x' then
+  return loadfile('algorithm/block.lua')(now, extra_ms)
 end
 error('no algorithm has this letter')

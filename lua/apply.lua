@@ -10,7 +10,8 @@
 -- ARGV[3]  stride: number of values per check
 -- ARGV[4]  checks: MessagePack, for each check these values, then nils up to the stride:
 --   +1  letter: of the algorithm, as in the counter's key
---   +2  op: take, peek, refund, or debt (a take that is charged even if refused)
+--   +2  op: take, peek, refund, or debt (a take that is charged even if refused); of a block, which precedes
+--       its counter: blocks (if the counter refuses), blocked, or refund (lifts it)
 --   +3  role: required, shadow, or the number of the quota group
 --   +4  cost: hits
 --   +5  limit: the values listed in the algorithm's file
@@ -55,7 +56,7 @@ for i = 1, checks do
   end
 end
 local reply, clamped = { now, 0, 0, 0, 0, 0, 0, 0 }, 0
-local refused, quotas = false, false
+local refused, quotas, block = false, false, nil
 for i = 1, checks do
   local at, key, _ = (i - 1) * stride, keys[i], nil
   local letter, op, role, cost, limit = args[at + 1], args[at + 2], args[at + 3], args[at + 4], at + 4
@@ -73,8 +74,22 @@ for i = 1, checks do
     counters[key] = counter
   end
 
+  local is_blocked = block and block.left > 0
+  if is_blocked and op == 'take' then
+    op = 'peek'
+  end
   local passes, wait, charged, since, entry, write, far =
     algorithm.step(counter.admitted or counter.certain, op, cost, args, limit)
+  if block then
+    passes = passes and not is_blocked
+    if block.begins and not passes and not is_blocked then
+      block.counter.certain, block.counter.certain_at = block.begin(args, block.limit), block.limit
+    end
+    block = nil
+  elseif letter == 'x' and op ~= 'refund' then
+    local left = algorithm.left(counter.certain, args, limit)
+    block = { counter = counter, limit = limit, left = left, begins = op == 'blocks', begin = algorithm.begin }
+  end
   local r = width * (i - 1) + 3
   reply[r], reply[r + 1], reply[r + 2] = passes, wait, 0
   reply[r + 3], reply[r + 4], reply[r + 5] = charged, since, entry

@@ -3,6 +3,7 @@
 -- would leave if each had been sent by itself. Answers the counters' states before the calls, from which
 -- src/algorithm computes the outcomes.
 -- Takes and peeks of fixed windows, sliding windows, and buckets; the counters of one call are all different.
+-- A block is a counter, too, whose check precedes that of the counter that it blocks, and counts as passed.
 --
 -- KEYS[i]  the counters, each once; none if they may be in several slots of a cluster's node
 -- ARGV[1]  now_us: see clock.lua
@@ -32,7 +33,7 @@
 --   then for each check:
 --   +1  place, +2  cost: as above
 --   +3  at: index of its limit's first value
---   +4  op: take or peek
+--   +4  op: take or peek; of a block: blocks (if the next check refuses) or blocked
 --   +5  role: required, shadow, or the number of the quota group
 --
 -- ARGV[5]  keys: without KEYS, from here on, the counters
@@ -46,6 +47,7 @@
 --            fixed window    start, count
 --            sliding window  start, hits of the previous window, hits of the current one
 --            bucket          microseconds until it is full, rem
+--            block           start, end
 --          Then, if writes failed, the code of the first error, and the places of the counters that were not
 --          written. If the first write of the only call fails, its error.
 --          If the node does not hold every key: 'not here', and the places of the counters that it does not
@@ -135,6 +137,8 @@ local function algorithm_of(at)
       algorithm = loadfile('algorithm/fixed_window.lua')(now, extra_ms)
     elseif letter == 's' then
       algorithm = loadfile('algorithm/sliding_window.lua')(now, extra_ms)
+    elseif letter == 'x' then
+      algorithm = loadfile('algorithm/block.lua')(now, extra_ms)
     else
       algorithm = loadfile('algorithm/bucket.lua')(now, extra_ms)
     end
@@ -255,7 +259,7 @@ while i <= size do
     if checks == 0 then
       accounting, checks, width, start = cost, calls[i + 2], 5, i + 3
     end
-    local passed, refused, quotas, decided = 0, false, nil, checks
+    local passed, refused, quotas, decided, block = 0, false, nil, checks, nil
     if outside_of then
       for c = 1, checks do
         if outside_of[calls[start + width * (c - 1)]] then
@@ -272,8 +276,12 @@ while i <= size do
         cost, at, op, role = calls[i + 1], calls[i + 2], calls[i + 3], calls[i + 4]
       end
       i = i + width
+      local is_blocked = block and block.left > 0
+      op = is_blocked and 'peek' or op
+      if n[at + 7] == 'x' then
+        passes, state = true, states[place]
       -- A bucket's limits may differ in the rate.
-      if state < huge and state <= n[at + 3] and n[at + 5] == n[own + 5] then
+      elseif state < huge and state <= n[at + 3] and n[at + 5] == n[own + 5] then
         local after = state + cost * n[at + 1]
         passes = after <= n[at]
         if passes and op == 'take' then
@@ -297,6 +305,18 @@ while i <= size do
       end
       before = before or {}
       before[c] = state
+      if block then
+        passes = passes and not is_blocked
+        -- A block begins even though the call is rejected.
+        if block.begins and not passes and not is_blocked then
+          local begun = algorithm_of(block.at).begin(n, block.at + 7)
+          states[block.place], before[c - 1] = begun, begun
+        end
+        block = nil
+      elseif n[at + 7] == 'x' then
+        local left = algorithm_of(at).left(state, n, at + 7)
+        block = { place = place, at = at, left = left, begins = op == 'blocks' }
+      end
       if passes then
         passed = passed + 1
       else
@@ -369,7 +389,7 @@ for place = 1, count do
     end
     if not (done and done.err) then
       made = true
-    elseif nth == 2 and not made then
+    elseif nth == 2 and not made and n[at + 7] ~= 'x' then
       -- The only call has charged nothing.
       return done
     else

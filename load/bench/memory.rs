@@ -21,6 +21,7 @@ pub fn limit(algorithm: Algorithm) -> Arc<Limit> {
         charge: Charge::Admitted,
         on_store_failure: OnStoreFailure::Local,
         prepay: false,
+        block_seconds: None,
         limit_id: 1,
     })
 }
@@ -55,8 +56,14 @@ pub fn key(nth: usize) -> CounterKey {
 }
 
 fn take(store: &MemoryStore, limit: &Arc<Limit>, key: CounterKey, now: Micros) {
-    let check =
-        Check { key, limit, op: Op::Take { cost: Hits::ONE }, role: Role::Required, holder: None };
+    let check = Check {
+        key,
+        limit,
+        op: Op::Take { cost: Hits::ONE },
+        role: Role::Required,
+        holder: None,
+        may_block: true,
+    };
     let accounting = Accounting::AllOrNothing;
     let call = Call { checks: &[check], accounting, now, deadline: None };
     let mut apply = std::pin::pin!(store.apply(&call));

@@ -276,7 +276,7 @@ fn calls(name: &str, kinds: &[Kind<'_>], now: Micros, different: bool) -> Row {
         for (at, (limit, op, role)) in kinds.iter().enumerate() {
             let key = memory::key((nth + if different { at } else { 0 }) % KEYS);
             let holder = Some(Holder(nth as u128));
-            checks.push(Check { key, limit, op: *op, role: *role, holder });
+            checks.push(Check { key, limit, op: *op, role: *role, holder, may_block: true });
         }
         encode_call(&encoder(), &checks, now).command.get_packed_command()
     };

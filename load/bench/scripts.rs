@@ -157,7 +157,14 @@ fn incrby_and_expire() -> Side {
 
 fn check(limit: &Arc<Limit>, nth: usize) -> Check<'_> {
     let key = memory::key(nth % KEYS);
-    Check { key, limit, op: Op::Take { cost: Hits::ONE }, role: Role::Required, holder: None }
+    Check {
+        key,
+        limit,
+        op: Op::Take { cost: Hits::ONE },
+        role: Role::Required,
+        holder: None,
+        may_block: true,
+    }
 }
 
 /// What a counter takes in Redis: key, value, expiry and their places in its tables.
@@ -179,7 +186,14 @@ fn bytes_per_key(scale: Scale) {
                 let key: CounterKey = memory::key(*nth);
                 // So many that no bucket is full again before the last one is made.
                 let op = Op::Take { cost: Hits(500_000) };
-                let check = Check { key, limit: &limit, op, role: Role::Required, holder: None };
+                let check = Check {
+                    key,
+                    limit: &limit,
+                    op,
+                    role: Role::Required,
+                    holder: None,
+                    may_block: true,
+                };
                 let item = encode_call(&encoder, &[check], NOW);
                 pipeline.add_command(item.command).ignore();
             }

@@ -155,6 +155,7 @@ fn checks<'a>(places: &[usize], limit: &'a Arc<Limit>, cost: Hits) -> Vec<Check<
         op: Op::Take { cost },
         role: Role::Required,
         holder: None,
+        may_block: true,
     };
     places.iter().map(check).collect()
 }

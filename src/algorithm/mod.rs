@@ -26,6 +26,7 @@
 
 use crate::domain::{Algorithm, ChargeRecord, Holder, Limit, Micros, Op};
 
+pub mod block;
 pub mod bucket;
 pub mod concurrency;
 pub mod fixed_window;
@@ -53,14 +54,19 @@ pub enum State {
     Hybrid(Box<hybrid::State>),
     /// Lease of each slot holder: the number of slots, and the time at which the lease ends.
     Concurrency(Box<concurrency::State>),
+    /// Block of a counter's key, which is stored beside the counter.
+    Block(block::State),
 }
 
 impl State {
-    /// Returns the heap memory used by the state, in bytes; 0 for fixed windows, sliding windows
-    /// and buckets.
+    /// Returns the heap memory used by the state, in bytes; 0 for fixed windows, sliding windows,
+    /// buckets, and blocks.
     pub fn heap_bytes(&self) -> usize {
         match self {
-            State::FixedWindow(_) | State::Bucket(_) | State::SlidingWindow(_) => 0,
+            State::FixedWindow(_)
+            | State::Bucket(_)
+            | State::SlidingWindow(_)
+            | State::Block(_) => 0,
             State::SlidingLog(log) => size_of::<sliding_log::State>() + log.heap_bytes(),
             State::Hybrid(classes) => size_of::<hybrid::State>() + classes.heap_bytes(),
             State::Concurrency(slots) => size_of::<concurrency::State>() + slots.heap_bytes(),
@@ -116,7 +122,8 @@ const _: () = assert!(size_of::<State>() <= 24, "an entry of the memory store is
 /// });
 /// let rate = Rate { requests_per_unit: 10, unit: Some(Unit::Second), unit_multiplier: 1 };
 /// let (charge, on_store_failure) = Default::default();
-/// let limit = Limit { algorithm, rate, charge, on_store_failure, prepay: false, limit_id: 1 };
+/// let (prepay, block_seconds, limit_id) = (false, None, 1);
+/// let limit = Limit { algorithm, rate, charge, on_store_failure, prepay, block_seconds, limit_id };
 /// let now = Micros(1_763_668_800_000_000);
 ///
 /// let taken = apply(None, &limit, Op::Take { cost: Hits(3) }, now);
@@ -202,6 +209,9 @@ pub fn refund(state: &State, limit: &Limit, taken: &ChargeRecord, now: Micros) -
 /// hybrid, this holds for the limit that `limit` is a fraction of, but not after a change. Returns
 /// zero for a state that belongs to another algorithm.
 pub fn expires_at(state: &State, limit: &Limit) -> Micros {
+    if let State::Block(block) = state {
+        return block.end;
+    }
     let expires = match &limit.algorithm {
         Algorithm::FixedWindow(window) => {
             state.as_fixed_window().map(|state| fixed_window::expires_at(state, window))

@@ -15,7 +15,7 @@ use super::ask_command::parse_entries;
 use super::flags::{CounterFlags, SettingFlags};
 use super::terminal;
 use crate::app::{self, Failure, OfflineEngine};
-use crate::domain::{Bounds, Micros};
+use crate::domain::{Bounds, Micros, RetryAfterFormat};
 use crate::policy::Policy;
 use crate::settings::{self, Sources, TextMap};
 use crate::wire::decode::{self, DecodedRequest};
@@ -25,7 +25,7 @@ use crate::wire::messages::rate_limit_response::{DescriptorStatus, RateLimit};
 use crate::wire::messages::{
     HeaderValue, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit,
 };
-use crate::wire::{ResponseConfig, ResponseSettings, RetryAfterFormat};
+use crate::wire::{ResponseConfig, ResponseSettings};
 
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]

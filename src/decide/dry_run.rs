@@ -68,7 +68,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let peeks: Vec<Check<'_>> = checks
             .each
             .iter()
-            .map(|check| Check { op: Op::PEEK, role: Role::Shadow, ..*check })
+            .map(|check| Check { op: Op::PEEK, role: Role::Shadow, may_block: false, ..*check })
             .collect();
         let mut answers = self.apply(&peeks, Accounting::Independent, now, None).await;
         let available = |answer: &Answer| answer.outcome().map(|outcome| outcome.available);

@@ -47,8 +47,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         self.apply_to_counters(policy, domain, entries, Op::PEEK, now).await
     }
 
-    /// Resets a descriptor's counters by refunding the maximum number of hits. Returns the new
-    /// states of the counters. Concurrency slots are not released.
+    /// Resets a descriptor's counters by refunding the maximum number of hits, and lifts their blocks.
+    /// Returns the new states of the counters. Concurrency slots are not released.
     pub async fn reset_counters<'p>(
         &self,
         policy: &'p Policy,
@@ -56,8 +56,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         entries: &[Entry<'_>],
         now: Micros,
     ) -> CounterSnapshots<'p> {
-        let everything = Op::Refund { cost: Hits(u64::MAX) };
-        self.apply_to_counters(policy, domain, entries, everything, now).await
+        self.apply_to_counters(policy, domain, entries, Op::RESET, now).await
     }
 
     async fn apply_to_counters<'p>(
@@ -84,8 +83,9 @@ impl<S: Store, O: Observer> Decider<S, O> {
             return CounterSnapshots { each: Vec::new(), source: Source::Policy };
         };
         // Independent shadow checks, so that no answer depends on another one.
+        let (role, may_block) = (Role::Shadow, false);
         let checks_of_op: Vec<Check<'_>> =
-            checks.each.iter().map(|check| Check { op, role: Role::Shadow, ..*check }).collect();
+            checks.each.iter().map(|check| Check { op, role, may_block, ..*check }).collect();
         let answers = self.apply(&checks_of_op, Accounting::Independent, now, None).await;
         let snapshot = |((check, name), answer): ((&Check<'_>, &&'p str), &_)| CounterSnapshot {
             rule: &rule.path,

@@ -55,6 +55,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
                     is_refund: check.is_refund(),
                     is_peek: matches!(check.op, Op::Peek { .. }),
                     lost_bill: find_lost_bill(check, descriptor, &outcome),
+                    is_blocked: outcome.verdict == Verdict::Refuse && check.starts_block(),
                     source: decision.source,
                 };
                 self.notify_check(&event, policy, request.domain, rule, descriptor);
@@ -199,6 +200,7 @@ fn unlimited_event(rule: &Rule, descriptor: &Descriptor<'_>, admitted: bool) -> 
         is_refund: descriptor.refund,
         is_peek: descriptor.hits == Hits::ZERO,
         lost_bill: None,
+        is_blocked: false,
         source: Source::Policy,
     }
 }

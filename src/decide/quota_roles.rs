@@ -72,7 +72,8 @@ pub(super) fn assign_roles(
             (QuotaEffect::DependsOnChecks, _) => Role::Required,
         };
         for check in each {
-            check.role = role;
+            // No quota rejects a call alone.
+            (check.role, check.may_block) = (role, false);
         }
     }
     groups

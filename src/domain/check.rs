@@ -46,6 +46,9 @@ pub enum Op {
 impl Op {
     /// Peek for a single hit. Reads the state of a counter without charging it.
     pub const PEEK: Op = Op::Peek { hits: Hits::ONE };
+
+    /// Refund of everything, which also lifts a block.
+    pub const RESET: Op = Op::Refund { cost: Hits(u64::MAX) };
 }
 
 /// Role of a check in deciding whether its call is admitted; see [`Admission`](super::Admission).
@@ -109,9 +112,30 @@ pub struct Check<'a> {
     pub role: Role,
     /// Holder that acquires or releases concurrency slots. Only concurrency limits use it.
     pub holder: Option<Holder>,
+    /// Whether a refusal of this check blocks its key, if the limit has `block`. False for bills,
+    /// refunds, quota descriptors, and tools that only read counters.
+    pub may_block: bool,
 }
 
 impl Check<'_> {
+    /// Returns whether the check is refused while its key is blocked: a charge or a peek to a limit
+    /// with `block`.
+    pub fn reads_block(&self) -> bool {
+        self.limit.block_seconds.is_some() && !self.is_refund()
+    }
+
+    /// Returns whether the check blocks its key if it is refused and no block is in force: not if
+    /// no wait would let it pass. A required check that is refused rejects its call, and a shadow
+    /// limit blocks in shadow, so this does not depend on the other checks of the call.
+    pub fn starts_block(&self) -> bool {
+        self.may_block && self.reads_block() && self.hits_needed() <= self.limit.capacity()
+    }
+
+    /// Returns whether the check resets its counter and lifts a block. A caller's refund is smaller.
+    pub fn is_reset(&self) -> bool {
+        self.op == Op::RESET
+    }
+
     /// Returns the hits to charge or refund; 0 for a peek.
     pub fn cost(&self) -> Hits {
         match self.op {
@@ -160,11 +184,16 @@ impl Check<'_> {
     ///
     /// A check that asks for several slots may read that many leases to find out when they are free.
     pub fn work(&self) -> u64 {
-        match &self.limit.algorithm {
-            Algorithm::FixedWindow(_) | Algorithm::SlidingWindow(_) | Algorithm::Bucket(_) => 12,
-            Algorithm::SlidingLog(_) | Algorithm::Hybrid(_) => 50,
-            Algorithm::Concurrency(limit) => 30 + self.hits_needed().min(limit.slots).0,
-        }
+        // A block is read, and perhaps written, like a window.
+        let block = if self.limit.block_seconds.is_some() { 12 } else { 0 };
+        block
+            + match &self.limit.algorithm {
+                Algorithm::FixedWindow(_) | Algorithm::SlidingWindow(_) | Algorithm::Bucket(_) => {
+                    12
+                }
+                Algorithm::SlidingLog(_) | Algorithm::Hybrid(_) => 50,
+                Algorithm::Concurrency(limit) => 30 + self.hits_needed().min(limit.slots).0,
+            }
     }
 
     /// Returns whether the check changes its counter even if an all-or-nothing call is rejected.
@@ -219,12 +248,13 @@ struct OwnedCheck {
     op: Op,
     role: Role,
     holder: Option<Holder>,
+    may_block: bool,
 }
 
 impl OwnedCheck {
     fn to_check(&self) -> Check<'_> {
-        let OwnedCheck { key, limit, op, role, holder } = self;
-        Check { key: *key, limit, op: *op, role: *role, holder: *holder }
+        let OwnedCheck { key, ref limit, op, role, holder, may_block } = *self;
+        Check { key, limit, op, role, holder, may_block }
     }
 }
 
@@ -232,8 +262,8 @@ impl OwnedCall {
     /// Copies a call.
     pub fn new(call: &Call<'_>) -> OwnedCall {
         let own = |check: &Check<'_>| {
-            let Check { key, limit, op, role, holder } = *check;
-            OwnedCheck { key, limit: Arc::clone(limit), op, role, holder }
+            let Check { key, limit, op, role, holder, may_block } = *check;
+            OwnedCheck { key, limit: Arc::clone(limit), op, role, holder, may_block }
         };
         let Call { checks, accounting, now, deadline } = *call;
         OwnedCall { checks: checks.iter().map(own).collect(), accounting, now, deadline }
@@ -272,7 +302,7 @@ mod tests {
 
     fn check(limit: &Arc<Limit>, op: Op) -> Check<'_> {
         let key = CounterKey { identity: 1, tag: None };
-        Check { key, limit, op, role: Role::Required, holder: None }
+        Check { key, limit, op, role: Role::Required, holder: None, may_block: true }
     }
 
     #[test]

@@ -163,6 +163,8 @@ pub struct CheckEvent {
     /// Hits of a bill that were not charged; `None` if the check is not a bill or was charged in
     /// full.
     pub lost_bill: Option<LostBill>,
+    /// Whether the check was refused by a limit with `block`: its key was blocked, or now is.
+    pub is_blocked: bool,
     /// Component that decided the check: a store, the refusal cache, or the policy alone.
     pub source: Source,
 }

@@ -33,6 +33,7 @@ pub(crate) fn limit(algorithm: Algorithm) -> Limit {
         charge: Charge::Admitted,
         on_store_failure: OnStoreFailure::Local,
         prepay: false,
+        block_seconds: None,
         limit_id: 1,
     }
 }
@@ -47,7 +48,7 @@ pub(crate) fn fixed_window(hits: u64, length: Micros) -> Limit {
 /// identity.
 pub(crate) fn take(identity: u128, cost: u64, limit: &Arc<Limit>) -> Check<'_> {
     let (key, op) = (CounterKey { identity, tag: None }, Op::Take { cost: Hits(cost) });
-    Check { key, limit, op, role: Role::Required, holder: None }
+    Check { key, limit, op, role: Role::Required, holder: None, may_block: true }
 }
 
 /// Returns the event of a check of `hits` hits on a limit of 10 hits of the rule with the id `rule`,
@@ -64,6 +65,7 @@ pub(crate) fn check_event(rule: u32, hits: u64, outcome: Outcome) -> CheckEvent 
         is_refund: false,
         is_peek: false,
         lost_bill: None,
+        is_blocked: false,
         source: Source::Memory,
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Not here: parsing and validation (`policy`), the arithmetic (`algorithm`, `lua`).
 
+use std::num::NonZeroU32;
+
 use super::named_enum::named_enum;
 use super::{Calendar, Hits, Micros};
 
@@ -103,6 +105,9 @@ pub struct Limit {
     /// auto` in the policy). True only for fixed windows, sliding windows and token buckets with
     /// [`Charge::Admitted`].
     pub prepay: bool,
+    /// Time for which a refusal blocks the counter's key, in seconds (`block` in the policy); `None`
+    /// if refusals block nothing. Never set for concurrency and hybrid limits.
+    pub block_seconds: Option<NonZeroU32>,
     /// Hash that identifies the limit. It is the same on every replica and for all counters of the
     /// limit. Its highest bit marks a [request override](Self::is_override) that counts apart. When
     /// the memory store is full, it gives each id a fair share of its capacity.
@@ -126,6 +131,11 @@ impl Limit {
             Charge::Admitted | Charge::Always => None,
             Charge::Billed => Some(Limit { charge: Charge::Always, ..self.clone() }),
         }
+    }
+
+    /// Returns the length of the limit's blocks; `None` without `block`.
+    pub fn block_length(&self) -> Option<Micros> {
+        self.block_seconds.map(|seconds| Micros::from_secs(seconds.get().into()))
     }
 
     /// Returns the highest cost that a single check can have and still pass, in hits. This is the

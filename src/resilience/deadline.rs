@@ -67,6 +67,10 @@ mod tests {
         fn decide_one(&self, _: &Check<'_>, _: Micros) -> Outcome {
             panic!("only the remote store is asked")
         }
+
+        fn block(&self, _: &Check<'_>, _: Micros, _: Micros) {
+            panic!("only the remote store is asked")
+        }
     }
 
     /// Returns the answer of a store that takes this many centiseconds, as are the budget and the

@@ -71,7 +71,10 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
         }
         let received = answers.each.clone();
         let is_remote = |at: usize| received[at].outcome().is_some();
-        let decide_locally = |checks: &LocalChecks| self.ledger.decide_locally(call, checks);
+        // A shed call is no decision about its key.
+        let may_block = !failure.is_overload();
+        let decide_locally =
+            |checks: &LocalChecks| self.ledger.decide_locally(call, checks, may_block);
         let MergeResult { is_admitted, receipts } = merge(call, &mut answers.each, decide_locally);
         if is_admitted != Some(true)
             && call.accounting == Accounting::AllOrNothing

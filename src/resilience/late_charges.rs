@@ -34,7 +34,14 @@ pub(crate) struct LateCharge {
 impl LateCharge {
     pub(super) fn to_check(&self) -> Check<'_> {
         let op = Op::Take { cost: self.hits };
-        Check { key: self.key, limit: &self.limit, op, role: self.role, holder: None }
+        Check {
+            key: self.key,
+            limit: &self.limit,
+            op,
+            role: self.role,
+            holder: None,
+            may_block: false,
+        }
     }
 }
 
@@ -174,6 +181,10 @@ mod tests {
         }
 
         fn decide_one(&self, _: &Check<'_>, _: Micros) -> Outcome {
+            panic!("only the remote store is asked")
+        }
+
+        fn block(&self, _: &Check<'_>, _: Micros, _: Micros) {
             panic!("only the remote store is asked")
         }
     }

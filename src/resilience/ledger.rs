@@ -130,7 +130,7 @@ impl<L: LocalStore> Ledger<L> {
         is_counted
     }
 
-    /// Applies the remote store's charges and refunds to the local counters. `is_remote` returns
+    /// Applies the remote store's charges, refunds, and blocks to the local counters. `is_remote` returns
     /// whether the remote store answered the check at an index. For each check, `is_counted` states
     /// whether its own charge is already made; empty if none is.
     pub(super) fn mirror(
@@ -141,7 +141,17 @@ impl<L: LocalStore> Ledger<L> {
         is_counted: &[bool],
     ) {
         for (at, (check, answer)) in call.checks.iter().zip(answers).enumerate() {
-            let Answer::Decided(Outcome { charged, .. }) = *answer else { continue };
+            let Answer::Decided(Outcome { charged, verdict, retry_after, .. }) = *answer else {
+                continue;
+            };
+            if verdict == Verdict::Refuse
+                && is_remote(at)
+                && check.starts_block()
+                && let (Some(wait), Some(length)) = (retry_after, check.limit.block_length())
+            {
+                // The later of the block's end and the limit's own wait. The latter refuses, too.
+                self.local.block(check, wait.min(length), call.now);
+            }
             if !is_remote(at) || (!check.is_refund() && charged == Hits::ZERO) {
                 continue;
             }
@@ -151,7 +161,8 @@ impl<L: LocalStore> Ledger<L> {
             let is_counted = is_counted.get(at).is_some_and(|is_counted| *is_counted);
             if self.has_separate_counters || !is_counted {
                 let share = self.shares.get(check.limit);
-                let mirrored = Check { limit: share.limit(), role: Role::Shadow, ..*check };
+                let (limit, role, may_block) = (share.limit(), Role::Shadow, false);
+                let mirrored = Check { limit, role, may_block, ..*check };
                 self.apply(&mirrored, charged, call.now);
             }
             if self.has_separate_counters && !is_counted {
@@ -160,11 +171,13 @@ impl<L: LocalStore> Ledger<L> {
         }
     }
 
-    /// Decides the given checks on the local store, under this replica's share of each limit.
+    /// Decides the given checks on the local store, under this replica's share of each limit. With
+    /// `may_block`, refusals block their keys in this replica.
     pub(super) fn decide_locally(
         &self,
         call: &Call<'_>,
         local_checks: &LocalChecks,
+        may_block: bool,
     ) -> Vec<Answer> {
         let shares: SmallVec<[ReplicaLimit<'_>; 4]> =
             local_checks.iter().map(|(at, _)| self.shares.get(call.checks[*at].limit)).collect();
@@ -173,6 +186,7 @@ impl<L: LocalStore> Ledger<L> {
             .map(|((at, role), share)| Check {
                 limit: share.limit(),
                 role: *role,
+                may_block: may_block && call.checks[*at].may_block,
                 ..call.checks[*at]
             })
             .collect();
@@ -240,7 +254,7 @@ impl<L: LocalStore> Ledger<L> {
     fn to_own<'a>(&self, check: &Check<'a>) -> Check<'a> {
         let mask = if self.has_separate_counters { SECOND_COUNTER_MASK } else { 0 };
         let key = CounterKey { identity: check.key.identity ^ mask, ..check.key };
-        Check { key, role: Role::Shadow, ..*check }
+        Check { key, role: Role::Shadow, may_block: false, ..*check }
     }
 
     /// Applies a refund, or the charge of a decided check, to the counter of own charges.

@@ -421,8 +421,10 @@ impl RefusalKey {
 /// longer than [`REVALIDATION_MAX`] to refill. Rounds up.
 fn refill_times(check: &Check<'_>) -> (Micros, Micros) {
     let bucket = match &check.limit.algorithm {
-        Algorithm::Bucket(bucket) => bucket,
-        Algorithm::FixedWindow(_)
+        // A block does not end with the next hit.
+        Algorithm::Bucket(bucket) if check.limit.block_seconds.is_none() => bucket,
+        Algorithm::Bucket(_)
+        | Algorithm::FixedWindow(_)
         | Algorithm::SlidingWindow(_)
         | Algorithm::SlidingLog(_)
         | Algorithm::Hybrid(_)

@@ -24,7 +24,7 @@
 //! 5. **Independent.** Under `Accounting::Independent` every check that passes is charged, whether
 //!    or not the call is admitted.
 //! 6. **Refusals are free.** A check that refuses is never charged and writes nothing, except for
-//!    the clamps of clauses 14 (buckets) and 15. An unwritten clamp would be repeated on every
+//!    blocks (clause 18) and the clamps of clauses 14 (buckets) and 15. An unwritten clamp would be repeated on every
 //!    call, and the reported `retry_after` would never be reached. A peek writes them, too.
 //! 7. **Always.** `Charge::Always` is the only exception to clauses 3 to 6: its hits are charged
 //!    even beyond the limit and even if the call is rejected, up to twice the capacity (windows: up
@@ -48,9 +48,9 @@
 //!     several limits at once: of a rule, of a request with a lower limit, of a replica that scales
 //!     the rule down. A window or log keeps all hits counted, and a refund subtracts from what is
 //!     stored, so that hits above a lower limit are given back first. A bucket keeps the time at
-//!     which it is full. A take or peek clamps a larger debt than a used-up bucket of this limit, or
-//!     of the limit that it is a fraction of, can have, because it looks like a state from the far
-//!     future (clause 15); a refund does not. A hybrid keeps the hits that are left, at most as many
+//!     which it is full. A take or peek clamps a larger debt than a used-up bucket of this limit, of
+//!     the limit that it is a fraction of, or of any other limit that a request can bring, can have,
+//!     because it looks like a state from the far future (clause 15); a refund does not. A hybrid keeps the hits that are left, at most as many
 //!     as the limit at the last charge or refund has.
 //! 15. **Clock steps back.** While the clock is behind the time at which a counter was last
 //!     written, the counter's time does not advance, so nothing refills twice. A state from the far
@@ -62,6 +62,12 @@
 //!     the previous one. For a bucket, all hits return except those that may have refilled since
 //!     the charge (by the store's clock; a store without a clock uses the time of its latest call).
 //! 17. **Expiry.** A counter expires once a missing counter is equivalent to it, and never earlier.
+//! 18. **Blocks.** A check that [may start a block](Check::starts_block) and refuses while none is in
+//!     force blocks its key for the length of its limit's blocks, even if the call is rejected or
+//!     undone. Until then every check of the key under a limit with `block`, also of the same call,
+//!     refuses and charges nothing but hits of clause 7; `retry_after` is at least the time until
+//!     the end, and nothing is available. A refund leaves a block, [`Op::RESET`](crate::domain::Op)
+//!     lifts it.
 
 use std::future::Future;
 
@@ -127,6 +133,9 @@ pub trait LocalStore: Store {
     /// Decides a call with a single check. Unlike [`decide`](Self::decide), does not allocate a
     /// list of answers.
     fn decide_one(&self, check: &Check<'_>, now: Micros) -> Outcome;
+
+    /// Blocks the key of a check, whose limit has `block`, for `left` from `now` on.
+    fn block(&self, check: &Check<'_>, left: Micros, now: Micros);
 }
 
 /// Store that all replicas share, such as Redis. Reports the status of its servers and its

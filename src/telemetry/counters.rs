@@ -81,6 +81,8 @@ pub struct Telemetry {
     trace_exporter: OnceLock<TraceExporter>,
     /// Whether global shadow mode lets every call pass.
     pub(super) global_shadow: bool,
+    /// Number of checks that were refused because of a block, or began one.
+    pub(super) blocked_checks: AtomicU64,
     /// Number of overrides that operators have set.
     pub(super) overrides_set: AtomicU64,
     pub(super) recent_latency: RecentLatency,
@@ -119,6 +121,7 @@ impl Telemetry {
             last_policy_load_at_us: AtomicU64::new(0),
             trace_exporter: OnceLock::new(),
             global_shadow: false,
+            blocked_checks: AtomicU64::new(0),
             overrides_set: AtomicU64::new(0),
             recent_latency: RecentLatency::default(),
             refusal_log: RefusalLog::default(),
@@ -276,6 +279,9 @@ impl Telemetry {
     /// hits) and rejected bills (reports of hits already used).
     fn count(&self, check: &CheckEvent, row: &RuleCounters, rule: &RuleCounters) {
         row.add(&count_hits(check, self.near_ratio), check);
+        if check.is_blocked {
+            self.blocked_checks.fetch_add(1, Ordering::Relaxed);
+        }
         if let Some(lost) = rule.record_bill(check) {
             self.lost_bills.add(lost);
         }

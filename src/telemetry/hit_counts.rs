@@ -102,6 +102,7 @@ mod tests {
             is_refund: false,
             is_peek: false,
             lost_bill: None,
+            is_blocked: false,
             source: Source::Memory,
         }
     }

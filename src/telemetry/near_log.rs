@@ -4,11 +4,10 @@
 //! limit. A background task writes the lines.
 
 use std::mem;
-use std::sync::{Mutex, PoisonError};
 
 use super::rule_counters::RuleTables;
-use super::top_rejected::{RefusalRecord, ValueDisplay};
-use crate::domain::{Hits, NearEvent, RefusalEvent, RuleId};
+use super::top_rejected::RefusalRecord;
+use crate::domain::{Hits, Lock, NearEvent, RefusalEvent, RuleId, ValueDisplay};
 
 /// Maximum number of lines that are written at a time, about once a second.
 const LINES_MAX: usize = 10;
@@ -16,7 +15,7 @@ const LINES_MAX: usize = 10;
 /// Log of limits that are nearly used up. Holds the next lines, and the number of events for which
 /// there was no line.
 #[derive(Debug, Default)]
-pub(super) struct NearLog(Mutex<(Vec<NearLine>, u64)>);
+pub(super) struct NearLog(Lock<(Vec<NearLine>, u64)>);
 
 /// Data of a line. Contains the keys of the counter, but no values that the caller sent.
 #[derive(Debug)]
@@ -32,7 +31,7 @@ impl NearLog {
     /// Records an event for the next lines. Allocates and locks, because only the call that brings a
     /// counter near its limit is recorded.
     pub(super) fn record(&self, event: &NearEvent<'_>) {
-        let (lines, suppressed) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (lines, suppressed) = &mut *self.0.lock();
         if lines.len() >= LINES_MAX {
             *suppressed += 1;
             return;
@@ -45,7 +44,7 @@ impl NearLog {
 
     /// Takes the recorded events, and the number of those without a line.
     fn take(&self) -> (Vec<NearLine>, u64) {
-        mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        mem::take(&mut *self.0.lock())
     }
 
     /// Logs the recorded events. The last line has the number of those without a line.

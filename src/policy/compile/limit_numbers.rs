@@ -81,7 +81,8 @@ impl RawLimit {
     /// `on_store_failure` of this limit. Consumer classes also get their limits from this function.
     pub(crate) fn with_algorithm(&self, algorithm: Algorithm, rate: Rate, limit_id: u64) -> Limit {
         let (charge, on_store_failure) = (self.charge, self.on_store_failure);
-        Limit { algorithm, rate, charge, on_store_failure, prepay: false, limit_id }
+        let (prepay, block_seconds) = (false, None);
+        Limit { algorithm, rate, charge, on_store_failure, prepay, block_seconds, limit_id }
     }
 
     /// Returns an error if the cost of one request exceeds the capacity of `limit`, unless the

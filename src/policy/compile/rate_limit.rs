@@ -3,6 +3,7 @@
 //! Not here: the enclosing descriptor (`descriptor`), consumer classes (`tiers`), bounds of the
 //! arithmetic (`limit_numbers`).
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::limit_context::{LimitContext, limit_id, report_bounds_error};
@@ -26,7 +27,7 @@ pub(crate) struct RateLimit {
 }
 
 /// Keys that configure counting and therefore conflict with `unlimited`.
-const COUNTING_KEYS: [Key; 15] = [
+const COUNTING_KEYS: [Key; 16] = [
     keywords::UNIT_MULTIPLIER,
     keywords::ALGORITHM,
     keywords::BURST,
@@ -41,6 +42,7 @@ const COUNTING_KEYS: [Key; 15] = [
     keywords::LEASE,
     keywords::MARK,
     keywords::LOG_NEAR,
+    keywords::BLOCK,
     keywords::TIERS,
 ];
 
@@ -149,6 +151,7 @@ fn read_limit<'d>(
     let raw = read_raw_limit(reader, fields, context);
     let prepay = read_prepay(reader, fields, raw.as_ref().ok());
     let soft = soft_limit::read(reader, fields, context.defaults.near_at);
+    let block = read_block(reader, fields, raw.as_ref().ok(), prepay == Ok(true));
     let (raw, per, soft) = (raw?, per?, soft?);
     let window = raw.rate.window().0.to_be_bytes();
     let mut identity: Vec<Vec<u8>> = vec![
@@ -168,7 +171,7 @@ fn read_limit<'d>(
         Err(error) => return Err(report_bounds_error(reader, fields, error)),
     };
     let tiers = tiers::read(reader, fields, context, &raw, &limit, &mut identity)?;
-    limit.prepay = prepay?;
+    (limit.prepay, limit.block_seconds) = (prepay?, block?);
     if tiers.as_ref().is_some_and(|tiers| tiers.method == TierMethod::Hybrid) {
         limit.charge = Charge::Admitted;
     }
@@ -184,7 +187,7 @@ fn read_limit<'d>(
     })
 }
 
-/// Reads the keys that configure counting, except `per`, `prepay`, and `tiers`.
+/// Reads the keys that configure counting, except `per`, `prepay`, `block`, and `tiers`.
 fn read_raw_limit<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -283,6 +286,34 @@ fn read_prepay<'d>(
         }
     };
     Err(reader.report_key(&keywords::PREPAY, DiagnosticKind::Conflict, message))
+}
+
+/// Reads `block`, and reports it if it conflicts with another key. `raw` contains the other keys of
+/// the limit, or is `None` if they contain errors.
+fn read_block<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    raw: Option<&RawLimit>,
+    prepay: bool,
+) -> ReadResult<NonZeroU32> {
+    let seconds = reader.read_number(fields, &keywords::BLOCK)?;
+    let (Some(raw), Some(seconds)) = (raw, seconds) else { return Ok(None) };
+    let message = if raw.algorithm == AlgorithmName::Concurrency {
+        "`block` cannot be used with `algorithm: concurrency`, because a slot becomes free when its \
+         request ends; remove `block`"
+    } else if fields.is_set(&keywords::TIERS) {
+        "`block` cannot be used with `tiers`, because it would block all classes of a key; remove \
+         one of the two"
+    } else if prepay {
+        "`block` cannot be used with `prepay: auto`, because Redis does not see the calls that \
+         prepaid hits answer; remove one of the two"
+    } else if raw.rate.requests_per_unit == 0 {
+        "`requests_per_unit: 0` refuses everything, so `block` has no meaning beside it; remove one \
+         of the two"
+    } else {
+        return Ok(NonZeroU32::new(to_u32(seconds)));
+    };
+    Err(reader.report_key(&keywords::BLOCK, DiagnosticKind::Conflict, message))
 }
 
 /// Reports a key that has no meaning for concurrency limits.

@@ -231,7 +231,8 @@ impl Policy {
                             self.counter_key(&mut identity, selected.prefix, template, entries);
                         let (limit, op) = requested_op(descriptor, selected, spec.cost);
                         let name = spec.name.as_deref().unwrap_or("");
-                        let check = Check { key, limit, op, role, holder: None };
+                        let may_block = !is_bill(&selected, descriptor);
+                        let check = Check { key, limit, op, role, holder: None, may_block };
                         checks.push(check, name, self.checks_max);
                         self.set_holder(checks, descriptor);
                     }
@@ -247,7 +248,8 @@ impl Policy {
                         let selected = SelectedLimit { limit, bill_limit, prefix };
                         let (limit, op) = requested_op(descriptor, selected, spec.cost);
                         let role = role_of_rule(rule, quotas);
-                        let check = Check { key, limit, op, role, holder: None };
+                        let may_block = !is_bill(&selected, descriptor);
+                        let check = Check { key, limit, op, role, holder: None, may_block };
                         let name = spec.name.as_deref().unwrap_or("");
                         checks.push(check, name, self.checks_max);
                     }
@@ -259,7 +261,8 @@ impl Policy {
                         // `match_descriptor` compiled the limit with the charge of this descriptor.
                         let selected = SelectedLimit { limit, bill_limit: None, prefix: &[] };
                         let (limit, op) = requested_op(descriptor, selected, 1);
-                        let check = Check { key, limit, op, role: Role::Required, holder: None };
+                        let (role, holder, may_block) = (Role::Required, None, false);
+                        let check = Check { key, limit, op, role, holder, may_block };
                         checks.push(check, "", self.checks_max);
                     }
                 }
@@ -429,11 +432,19 @@ fn requested_op<'a>(
     let (hits, request_cost) = (descriptor.hits, Hits(cost));
     let cost = Hits(hits.0.saturating_mul(cost));
     match selected.bill_limit {
-        _ if descriptor.refund => (selected.limit, Op::Refund { cost }),
+        // Less than a reset.
+        _ if descriptor.refund => {
+            (selected.limit, Op::Refund { cost: cost.min(Hits(u64::MAX - 1)) })
+        }
         _ if hits == Hits::ZERO => (selected.limit, Op::Peek { hits: request_cost }),
         Some(limit) if descriptor.has_hits_addend => (limit, Op::Take { cost: hits }),
         Some(_) | None => (selected.limit, Op::Take { cost }),
     }
+}
+
+/// Returns whether a descriptor's hits are a bill: hits above 0 of its own, under `charge: billed`.
+fn is_bill(selected: &SelectedLimit<'_>, descriptor: &Descriptor<'_>) -> bool {
+    selected.bill_limit.is_some() && descriptor.has_hits_addend && descriptor.hits > Hits::ZERO
 }
 
 /// Returns the charge mode of a request override. If the overridden rule has exactly one limit, the

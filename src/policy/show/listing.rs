@@ -102,6 +102,9 @@ pub(crate) fn format_limit(rule: &Rule, spec: &LimitSpec, with_name: bool) -> St
     if limit.prepay {
         text.push_str(", prepay: auto");
     }
+    if let Some(seconds) = limit.block_seconds {
+        let _ = write!(text, ", block: {seconds} s");
+    }
     if let Some(soft) = &spec.soft {
         text.push_str(", mark: ");
         text.push_str(&format_soft_limit(soft));

@@ -3,6 +3,7 @@
 //! Field names follow the policy language. They are part of the interface, because `/policy` prints
 //! them. Not used on the request path.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -63,6 +64,8 @@ pub struct LimitView<'p> {
     pub anchor: Option<String>,
     /// Lease of a concurrency slot in seconds, rounded up; absent for other algorithms.
     pub lease: Option<u64>,
+    /// Seconds for which a rejection blocks the key; absent without `block`.
+    pub block: Option<u32>,
     /// Number of hits charged for each hit of the request.
     pub cost: u64,
     /// Charge mode of the limit: `admitted`, `billed`, or `always`.
@@ -145,6 +148,7 @@ impl Policy {
                 Algorithm::Concurrency(slots) => Some(slots.lease.ceil_secs()),
                 _ => None,
             },
+            block: limit.block_seconds.map(NonZeroU32::get),
             cost: spec.cost,
             charge: limit.charge.as_str(),
             prepay: if limit.prepay { Prepay::Auto } else { Prepay::Off }.as_str(),

@@ -126,7 +126,7 @@ const NUMBER_MAX: u64 = i64::MAX as u64;
 /// Maximum `requests_per_unit`, a 32-bit field in Envoy's protocol.
 const REQUESTS_PER_UNIT_MAX: u64 = u32::MAX as u64;
 
-/// Maximum length of a window or lease, in seconds.
+/// Maximum length of a window, lease, or block, in seconds.
 const WINDOW_SECONDS_MAX: u64 = WINDOW_MAX.0 / Micros::SECOND.0;
 
 const fn text(bytes_max: usize) -> ValueType {
@@ -242,6 +242,8 @@ keys! {
         "Headers that admitted calls carry to the upstream near the limit and over it.";
     LOG_NEAR: RateLimit "log_near", ValueType::Bool,
         "Log a line when a call brings a counter near its limit, up to `near_at` of `mark`.";
+    BLOCK: RateLimit "block", number(1, WINDOW_SECONDS_MAX),
+        "Seconds for which a rejection by this limit blocks its key (default: none).";
     TIERS: RateLimit "tiers", ValueType::Map(Level::Tiers),
         "Consumer classes: the value of the descriptor's key is the class.";
 

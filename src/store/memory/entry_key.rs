@@ -14,6 +14,13 @@ impl EntryKey {
         EntryKey([u64::try_from(low).unwrap_or(0), u64::try_from(identity >> 64).unwrap_or(0)])
     }
 
+    /// Returns the entry key of the block of a counter's key, which is in the counter's shard.
+    /// Identities are keyed hashes, so any nonzero mask works.
+    pub(super) fn for_block(identity: u128) -> EntryKey {
+        let EntryKey([low, high]) = EntryKey::for_counter(identity);
+        EntryKey([low ^ 0x5bd1_e995_9e37_79b9, high])
+    }
+
     /// Returns the half of the key that serves as the hash in the index. The other half selects the
     /// shard. The identity is already a keyed hash, so nobody without the hash key can choose
     /// identities whose bits collide.

@@ -45,6 +45,7 @@
 //!
 //! Not here: the arithmetic (`algorithm`), the clock (every call contains the current time).
 
+mod blocks;
 mod entry_key;
 mod eviction;
 mod multi_check;
@@ -60,10 +61,10 @@ pub use self::rules::Overflow;
 use self::rules::{RuleIdentity, RuleTable};
 use self::shard::{ENTRY_BYTES, Shard, weight};
 use super::{LocalStore, Store};
-use crate::algorithm;
+use crate::algorithm::{self, State, block};
 use crate::domain::{
-    Answer, Answers, Call, ChargeRecord, Check, Hits, Limit, Micros, Op, Outcome, Receipt, Source,
-    Verdict,
+    Accounting, Answer, Answers, Call, ChargeRecord, Check, Hits, Limit, Micros, Op, Outcome,
+    Receipt, Source, Verdict,
 };
 
 /// Maximum number of shards. Large enough that even 64 threads rarely contend for a lock, and
@@ -367,13 +368,27 @@ fn remove_log_entry_number(outcome: Outcome) -> Outcome {
 impl LocalStore for MemoryStore {
     fn decide(&self, call: &Call<'_>) -> Vec<Answer> {
         match call.checks {
-            [check] => vec![Answer::Decided(self.decide_single_check(check, call.now))],
+            [check] if check.limit.block_seconds.is_none() => {
+                vec![Answer::Decided(self.decide_single_check(check, call.now))]
+            }
             checks => self.decide_all(checks, call.accounting, call.now),
         }
     }
 
     fn decide_one(&self, check: &Check<'_>, now: Micros) -> Outcome {
+        if check.limit.block_seconds.is_some() {
+            let answers = self.decide_all(&[*check], Accounting::Independent, now);
+            if let [Answer::Decided(outcome)] = answers[..] {
+                return outcome;
+            }
+        }
         self.decide_single_check(check, now)
+    }
+
+    fn block(&self, check: &Check<'_>, left: Micros, now: Micros) {
+        let mut shard = self.lock(self.shard_of(EntryKey::for_counter(check.key.identity)));
+        let state = State::Block(block::State::begin(left, now));
+        self.store_block(check, state, &mut shard, now, &|_| false);
     }
 }
 

@@ -14,8 +14,8 @@ use super::entry_key::EntryKey;
 use super::rules::{RuleIdentity, RuleSlot};
 use super::shard::{EntryIndex, Shard, weight};
 use super::{MemoryStore, SHARDS_MAX, cancel_refund, remove_log_entry_number};
-use crate::algorithm::{self, State};
-use crate::domain::{Accounting, Admission, Answer, Check, Limit, Micros, Op, Outcome};
+use crate::algorithm::{self, State, block};
+use crate::domain::{Accounting, Admission, Answer, Check, Limit, Micros, Op, Outcome, Verdict};
 
 /// Maximum number of counters of a call that are kept on the stack and searched linearly. Calls
 /// with more counters are rare, so they may allocate and use a hash table.
@@ -133,6 +133,9 @@ impl MemoryStore {
         let mut answers = vec![Answer::NotAsked; checks.len()];
 
         for (i, check) in checks.iter().enumerate().filter(|(_, check)| check.is_refund()) {
+            if check.is_reset() {
+                self.lift_block(check, &mut shards.guards[counters.counters[at[i]].guard]);
+            }
             answers[i] =
                 Answer::Decided(self.apply_check(&mut counters, at[i], check, &mut shards, now));
         }
@@ -140,8 +143,18 @@ impl MemoryStore {
             counter.state_after_refunds.clone_from(&counter.state);
         }
         for (i, check) in checks.iter().enumerate().filter(|(_, check)| !check.is_refund()) {
-            answers[i] =
-                Answer::Decided(self.apply_check(&mut counters, at[i], check, &mut shards, now));
+            let guard = counters.counters[at[i]].guard;
+            let is_blocked = self.block_left(check, &shards.guards[guard], now) > Micros::ZERO;
+            let op = if is_blocked { block::op_while_blocked(check) } else { check.op };
+            let check = Check { op, ..*check };
+            let mut outcome = self.apply_check(&mut counters, at[i], &check, &mut shards, now);
+            if is_blocked {
+                outcome.verdict = Verdict::Refuse;
+            } else if let Some(begun) = block::begun(&check, &outcome, now) {
+                let in_use = |slot| counters.is_in_use(guard, slot);
+                self.store_block(&check, begun, &mut shards.guards[guard], now, &in_use);
+            }
+            answers[i] = Answer::Decided(outcome);
         }
         let is_rejected = accounting == Accounting::AllOrNothing
             && Admission::from_answers(checks, &answers).is_rejected();
@@ -152,6 +165,13 @@ impl MemoryStore {
             update_availability(checks, &mut answers, &counters, &at, now);
         }
         self.count_overflows(checks, &answers, &counters, &at);
+        for ((check, answer), at) in checks.iter().zip(&mut answers).zip(&at) {
+            if let Answer::Decided(outcome) = answer {
+                let shard = &shards.guards[counters.counters[*at].guard];
+                let left = self.block_left(check, shard, now);
+                *outcome = block::outcome_with_block(*outcome, check, left);
+            }
+        }
         for counter in counters.counters {
             self.save_counter(counter, &mut shards, now);
         }

@@ -51,6 +51,11 @@ impl RuleIdentity {
         RuleIdentity::new(limit.limit_id, CellFormat::for_limit(limit))
     }
 
+    /// Returns the identity of the blocks of a limit, which fit into no sketch.
+    pub(super) fn for_blocks(limit: &Limit) -> RuleIdentity {
+        RuleIdentity::new(limit.limit_id, CellFormat::None)
+    }
+
     fn new(limit_id: u64, format: CellFormat) -> RuleIdentity {
         // The format is part of the identity, so that a changed algorithm never reads the cells of
         // the former one. The odd factor (2^64 / golden ratio) spreads small ids in tests, too.

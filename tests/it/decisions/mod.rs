@@ -5,6 +5,7 @@
 
 mod accounting;
 mod bills;
+mod block;
 mod charge_failures_only;
 mod check_events;
 mod concurrency;

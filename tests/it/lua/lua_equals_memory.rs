@@ -110,7 +110,9 @@ impl Trace {
     /// One call, and now and then a receipt; how many operations that made.
     async fn step(&mut self) -> u64 {
         let random = &mut self.random;
-        self.now = moved(random, self.now);
+        // The memory store forgets counters that have expired when it adds a block.
+        let first = if has_blocks(self.seed) { self.now } else { Micros::ZERO };
+        self.now = moved(random, self.now).max(first);
         let size = if random.one_in(3) { random.below(8) } else { 0 };
         let mut drawn: Vec<DrawnCheck> = Vec::new();
         if random.one_in(4) {
@@ -181,6 +183,11 @@ impl Trace {
     }
 }
 
+/// Whether a third of the counters have blocks.
+fn has_blocks(seed: u64) -> bool {
+    seed % 2 == 1
+}
+
 /// What most calls are, and what the leaner scripts decide: different counters, charged when
 /// admitted, all required.
 fn only_takes(checks: &mut Vec<Check<'_>>) {
@@ -215,6 +222,9 @@ fn drawn_check(random: &mut Random, seed: u64, n: u64) -> DrawnCheck {
     if random.one_in(16) {
         let percent = 1 + u32::try_from(random.below(99)).unwrap();
         limit = Arc::new(limit.scaled_by(Fraction::from_percent(percent)));
+    }
+    if has_blocks(seed) && n.is_multiple_of(3) && n != SLOTS {
+        limit = blocking(&limit, [1, 5, 5, 600][random.below(4) as usize]);
     }
     let capacity = limit.capacity().0;
     let cost = match random.below(24) {

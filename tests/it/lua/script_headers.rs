@@ -222,6 +222,34 @@ fn apply_gets_what_its_header_and_each_algorithm_name() {
     holds("algorithm/hybrid.lua", take(key(1), &classes, 2), expected);
 }
 
+/// In both scripts the check of a block precedes that of its counter, and so do their keys.
+#[test]
+fn a_block_precedes_its_counter() {
+    let limit = blocking(&window(5, SECOND), 2);
+    let checks = [take(key(1), &limit, 1)];
+    let [limits, bytes, values] = sent_to_decide(&checks);
+    assert_eq!(bytes, [""; 0]);
+    assert_eq!(limits[..9].join(" "), "0 0 - - - - 10 x 2000000");
+    assert_eq!(
+        values.join(" "),
+        "1 10 0 all_or_nothing 2 1 0 1 blocks shadow 2 1 10 take required"
+    );
+    let keys = |checks: &[Check<'_>]| {
+        let call = encode_call(&encoder(), checks, Accounting::AllOrNothing, None, START);
+        let names = call.command.args_iter().filter_map(|arg| match arg {
+            redis::Arg::Simple(bytes) if bytes.starts_with(b"tg1") => Some(char::from(bytes[3])),
+            _ => None,
+        });
+        names.collect::<String>()
+    };
+    assert_eq!(keys(&checks), "xw");
+    assert_eq!(keys(&[checks[0], peek(key(2), &window(1, SECOND)), checks[0]]), "xwwxw");
+    assert_eq!(keys(&[refund(key(1), &limit, 1)]), "w", "a refund has nothing to do with a block");
+    let call = encode_call(&encoder(), &[checks[0]; 2], Accounting::AllOrNothing, None, START);
+    let values = unpacked(&words(&call)[3]);
+    assert_eq!(values[..5].join(" "), "x blocks shadow 0 2000000");
+}
+
 #[test]
 fn a_call_in_several_slots_of_a_node_has_its_keys_after_the_same_arguments() {
     let (w, a) = (window(5, SECOND), bucket(5, 10));

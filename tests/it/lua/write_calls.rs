@@ -54,6 +54,7 @@ impl DrawnCall {
             op: *op,
             role: *role,
             holder: None,
+            may_block: true,
         })
         .collect()
     }
@@ -318,7 +319,7 @@ fn limit_of(counter: u64, variant: u64) -> Arc<Limit> {
     let hits = pick([5, 3, 20, 0]);
     let billed =
         |limit: Arc<Limit>| Arc::new(Limit { charge: Charge::Billed, ..Limit::clone(&limit) });
-    match counter {
+    let limit = match counter {
         0 => window(hits, MINUTE),
         1 => window(pick([40, 30, 4_000_000, 1]), SECOND),
         2 => window(pick([9, 900, 1, 5]), HOUR),
@@ -331,6 +332,11 @@ fn limit_of(counter: u64, variant: u64) -> Arc<Limit> {
         9 => sliding_window(pick([50, 5, 4_000_000, 1]), SECOND),
         10 => calendar(hits, Unit::Day, "Europe/Berlin"),
         _ => billed(window(hits, MINUTE)),
+    };
+    match (counter % 3, variant) {
+        (0, 0..2) => blocking(&limit, 2),
+        (0, _) => blocking(&limit, 90),
+        _ => limit,
     }
 }
 

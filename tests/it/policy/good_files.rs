@@ -153,6 +153,9 @@ fn limit_told(spec: &LimitSpec) -> String {
         let (near, over, log) = (each(&soft.near), each(&soft.over), soft.log_near);
         write!(told, ", near at {} [{near}] over [{over}] log {log}", soft.near_at).unwrap();
     }
+    if let Some(seconds) = spec.limit.block_seconds {
+        write!(told, ", blocks {seconds} s").unwrap();
+    }
     if spec.limit.on_store_failure != OnStoreFailure::Local {
         write!(told, ", on failure {:?}", spec.limit.on_store_failure).unwrap();
     }

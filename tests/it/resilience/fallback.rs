@@ -17,6 +17,8 @@ use tidegate::resilience::stack::{Stack, StackConfig};
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::{LocalStore, Store};
 
+use crate::support::limits;
+
 const NOW: Micros = Micros(1_763_668_800_000_000);
 
 /// A memory store that does not answer for the checks at these places, and why.
@@ -100,6 +102,7 @@ fn of(algorithm: Algorithm, on_store_failure: OnStoreFailure) -> Arc<Limit> {
         charge: Charge::Admitted,
         on_store_failure,
         prepay: false,
+        block_seconds: None,
         limit_id: 1,
     })
 }
@@ -111,6 +114,7 @@ pub fn take(identity: u128, limit: &Arc<Limit>, cost: u64) -> Check<'_> {
         op: Op::Take { cost: Hits(cost) },
         role: Role::Required,
         holder: None,
+        may_block: true,
     }
 }
 
@@ -206,6 +210,25 @@ async fn a_replica_that_used_more_than_its_share_begins_with_nothing_left() {
     assert!(!passes(at(1)).await, "half the rate: a hit every two seconds");
     assert!(passes(at(2)).await);
     assert_eq!(store.local().stats().clock_regressions.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_replica_enforces_the_blocks_that_it_has_seen_or_begun() {
+    let store = fallback(3);
+    let limit = limits::blocking(&bucket(1, 1_000_000), 600);
+    let wait_at = async |seconds| {
+        let now = NOW.saturating_add(Micros::from_secs(seconds));
+        let answers = store.apply(&call(&[take(7, &limit, 1)], now)).await;
+        answers.each[0].outcome().unwrap().retry_after.map(Micros::ceil_secs)
+    };
+    assert_eq!((wait_at(0).await, wait_at(0).await), (None, Some(600)));
+    store.remote().gone.store(true, Ordering::SeqCst);
+    assert_eq!(wait_at(300).await, Some(300), "begun by the store");
+    assert_eq!((wait_at(600).await, wait_at(601).await), (None, Some(600)), "begun here");
+    store.remote().gone.store(false, Ordering::SeqCst);
+    assert_eq!(wait_at(610).await, None, "the store knows nothing of it");
+    store.remote().gone.store(true, Ordering::SeqCst);
+    assert_eq!(wait_at(700).await, Some(501));
 }
 
 #[tokio::test]

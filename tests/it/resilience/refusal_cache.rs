@@ -116,7 +116,7 @@ fn key(n: u64) -> CounterKey {
 }
 
 fn check<'a>(n: u64, limit: &'a Arc<Limit>, op: Op) -> Check<'a> {
-    Check { key: key(n), limit, op, role: Role::Required, holder: None }
+    Check { key: key(n), limit, op, role: Role::Required, holder: None, may_block: true }
 }
 
 fn take<'a>(n: u64, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {
@@ -553,4 +553,24 @@ async fn a_call_that_does_not_ask_leaves_the_check_with_the_store_to_another() {
         assert_eq!((source, asked), (Source::Cached, 0));
         assert!(bench.one(now, checks[0]).await.2, "{other} is asked");
     }
+}
+
+#[tokio::test]
+async fn a_cached_refusal_knows_the_block_and_nobody_prolongs_it() {
+    let bench = Bench::new();
+    let limit = limits::blocking(&bucket(1, SECOND / 100), 5);
+    let one = async |after: u64, check| bench.one(START + after, check).await;
+    let take = take(1, &limit, 1);
+    assert_eq!(one(0, take).await, (Verdict::Pass, None, true));
+    assert_eq!(one(0, take).await, (Verdict::Refuse, Some(5 * SECOND), true));
+    assert_eq!(one(900_000, take).await, (Verdict::Refuse, Some(4_100_000), false));
+    // Another process asks, too.
+    let there = bench.shared.decide_one(&take, Micros(START + 2 * SECOND));
+    assert_eq!((there.verdict, there.retry_after), (Verdict::Refuse, Some(Micros(3 * SECOND))));
+    assert_eq!(one(4 * SECOND, take).await, (Verdict::Refuse, Some(SECOND), true));
+    assert_eq!(one(4_999_999, take).await, (Verdict::Refuse, Some(1), false));
+    assert_eq!(one(5 * SECOND, take).await, (Verdict::Pass, None, true));
+    assert_eq!(one(5 * SECOND, take).await, (Verdict::Refuse, Some(5 * SECOND), true));
+    one(6 * SECOND - 1, Check { op: Op::RESET, ..take }).await;
+    assert_eq!(one(6 * SECOND - 1, take).await, (Verdict::Pass, None, true), "a reset lifts it");
 }

@@ -4,6 +4,7 @@
 //! To add a store, implement [`store_under_test::Bench`] and write
 //! `contract!(your_module, your_bench)`, where `your_bench` is an expression that creates a bench.
 
+mod block_cases;
 mod call_cases;
 mod counter_cases;
 mod full_table;
@@ -59,6 +60,16 @@ macro_rules! cases {
             counter_cases: c16_receipts_of_a_call_go_back_together,
             counter_cases: c16_a_receipt_goes_back_into_the_share_and_the_pool_that_it_came_from,
             counter_cases: c17_a_counter_is_kept_until_an_absent_one_means_the_same,
+            block_cases: c18_a_rejection_blocks_and_asking_does_not_prolong_it,
+            block_cases: c18_a_window_that_is_still_full_blocks_anew,
+            block_cases: c18_a_peek_that_is_refused_blocks,
+            block_cases: c18_what_cannot_pass_or_may_not_block_blocks_nothing,
+            block_cases: c18_while_blocked_only_hits_that_count_in_any_case_are_charged,
+            block_cases: c18_later_checks_see_the_block_and_a_rejected_call_keeps_it,
+            block_cases: c18_a_lowered_block_ends_earlier_and_a_raised_one_is_for_new_blocks,
+            block_cases: c18_a_reset_lifts_the_block,
+            block_cases: c18_a_shadow_limit_blocks_in_shadow,
+            block_cases: c18_racing_callers_begin_one_block,
             vector_cases: the_vectors_hold_for_calls_of_one_check,
             vector_cases: the_vectors_hold_for_checks_of_larger_calls,
             random_calls: c04_a_refused_call_leaves_every_counter_as_it_was,

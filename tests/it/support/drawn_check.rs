@@ -51,6 +51,6 @@ impl DrawnCheck {
 
     pub fn check(&self) -> Check<'_> {
         let DrawnCheck { key, limit, op, role, holder } = self;
-        Check { key: *key, limit, op: *op, role: *role, holder: *holder }
+        Check { key: *key, limit, op: *op, role: *role, holder: *holder, may_block: true }
     }
 }

@@ -1,5 +1,6 @@
 //! Limits, keys and checks in one line each.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use tidegate::domain::{
@@ -122,6 +123,11 @@ pub fn always(limit: &Arc<Limit>) -> Arc<Limit> {
     Arc::new(Limit { charge: Charge::Always, ..Limit::clone(limit) })
 }
 
+/// The same limit, whose refusals block the key for so many seconds.
+pub fn blocking(limit: &Arc<Limit>, seconds: u32) -> Arc<Limit> {
+    Arc::new(Limit { block_seconds: NonZeroU32::new(seconds), ..Limit::clone(limit) })
+}
+
 /// The same limit, which charges bills in any case.
 pub fn billed(limit: &Arc<Limit>) -> Arc<Limit> {
     Arc::new(Limit { charge: Charge::Billed, ..Limit::clone(limit) })
@@ -159,7 +165,7 @@ pub fn refund<'a>(key: CounterKey, limit: &'a Arc<Limit>, cost: u64) -> Check<'a
 }
 
 pub fn check<'a>(key: CounterKey, limit: &'a Arc<Limit>, op: Op) -> Check<'a> {
-    Check { key, limit, op, role: Role::Required, holder: None }
+    Check { key, limit, op, role: Role::Required, holder: None, may_block: true }
 }
 
 /// The same limit with `prepay: auto`.

@@ -177,6 +177,7 @@ fn limit_of(rate: Rate, algorithm: Algorithm) -> Arc<Limit> {
         charge: Charge::Admitted,
         on_store_failure: OnStoreFailure::Local,
         prepay: false,
+        block_seconds: None,
         limit_id: 1,
     })
 }

@@ -147,6 +147,7 @@ pub fn limit(algorithm: Algorithm, charge: Charge) -> Limit {
         rate: Rate { requests_per_unit: 1, unit: Some(Unit::Second), unit_multiplier: 1 },
         on_store_failure: OnStoreFailure::Local,
         prepay: false,
+        block_seconds: None,
         limit_id: 1,
     }
 }

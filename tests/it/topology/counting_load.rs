@@ -273,6 +273,7 @@ pub fn counted_with(
         charge: Charge::Admitted,
         on_store_failure: OnStoreFailure::Error,
         prepay: false,
+        block_seconds: None,
         limit_id: 0,
     });
     let config = StackConfig { budget, replicas: 1, refusal_cache: false };
@@ -312,6 +313,7 @@ pub async fn apply(
         op,
         role: Role::Required,
         holder: None,
+        may_block: true,
     };
     let checks: Vec<Check<'_>> = records.iter().map(check).collect();
     let (accounting, now) = (Accounting::AllOrNothing, Micros::ZERO);

@@ -77,7 +77,7 @@ impl Callers {
     }
 
     fn check<'a>(&self, key: CounterKey, limit: &'a Arc<Limit>, op: Op) -> Check<'a> {
-        Check { key, limit, op, role: Role::Required, holder: None }
+        Check { key, limit, op, role: Role::Required, holder: None, may_block: true }
     }
 
     async fn apply(&self, checks: &[Check<'_>]) -> Vec<Answer> {

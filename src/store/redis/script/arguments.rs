@@ -93,18 +93,28 @@ impl Encoder {
         let order = order.iter().map(|at| &checks[*at]);
         let add_keys = |command: &mut Cmd| {
             for check in order.clone() {
+                if block_op(check).is_some() {
+                    command.arg(
+                        self.prefix.key_with_letter(&check.key, keys::BLOCK_LETTER).as_slice(),
+                    );
+                }
                 command.arg(self.prefix.key(&check.key, &check.limit.algorithm).as_slice());
             }
         };
+        let count = checks.len() + checks.iter().filter_map(block_op).count();
         // Redis checks that all KEYS are in one slot, so keys in several slots are arguments.
-        let keys = if spans_slots { 0 } else { checks.len() };
-        let mut command = build_evalsha(&self.scripts.apply, keys, checks.len());
+        let keys = if spans_slots { 0 } else { count };
+        let mut command = build_evalsha(&self.scripts.apply, keys, count);
         if !spans_slots {
             add_keys(&mut command);
         }
         add_time(&mut command, now);
         command.arg(accounting_name(accounting, is_part));
-        add_lists(&mut command, order.clone().map(|check| pack_check(check, local_now)));
+        let lists = order.clone().flat_map(|check| {
+            let block = block_op(check).map(|op| pack_block(check, op));
+            block.into_iter().chain([pack_check(check, local_now)])
+        });
+        add_lists(&mut command, lists);
         if spans_slots {
             add_keys(&mut command);
         }
@@ -165,6 +175,32 @@ pub(super) fn op_name(check: &Check<'_>) -> &'static str {
         Op::Take { .. } => "take",
         Op::Refund { .. } => "refund",
     }
+}
+
+/// Returns the operation of the scripts on the block of a check's key, which precedes the check;
+/// `None` if the check has nothing to do with a block.
+pub(super) fn block_op(check: &Check<'_>) -> Option<&'static str> {
+    check.limit.block_seconds?;
+    match check.op {
+        Op::Refund { .. } => check.is_reset().then_some("refund"),
+        Op::Take { .. } | Op::Peek { .. } if check.starts_block() => Some("blocks"),
+        Op::Take { .. } | Op::Peek { .. } => Some("blocked"),
+    }
+}
+
+/// Packs the check of a block in the format that `apply.lua` expects.
+fn pack_block(check: &Check<'_>, op: &str) -> Packed {
+    let mut packed = Packed::default();
+    packed.push_string(&[keys::BLOCK_LETTER]);
+    packed.push_string(op.as_bytes());
+    pack_role(&mut packed, Role::Shadow);
+    packed.push_numbers([0, block_micros(check.limit)]);
+    packed
+}
+
+/// Returns the length of a limit's blocks in microseconds.
+pub(super) fn block_micros(limit: &Limit) -> u64 {
+    limit.block_length().unwrap_or_default().0
 }
 
 /// Appends a check's role in the form that the scripts expect: the number of a quota group, or the

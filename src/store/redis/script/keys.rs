@@ -5,7 +5,7 @@
 //! <prefix>tg1<a>:{<tag>}:<id>    the tag is the hash of the limit's hash_tag entries
 //! ```
 //!
-//! `a` is a letter for the algorithm and the version of its state. `tag` and `id` (the counter's
+//! `a` is a letter for the algorithm and the version of its state, or `x` for the block of a counter. `tag` and `id` (the counter's
 //! identity) are 128 bits each, as 22 characters of base64url. Without hash_tag the key has 29
 //! characters, and the counter takes 133 bytes in Redis. Keys contain no text from callers, and the
 //! tag is a keyed hash, so that a caller cannot choose the slot of its counters.
@@ -129,9 +129,14 @@ impl Prefix {
     /// assert_eq!(key.as_slice(), b"edge:tg1w:{AAAAAAAAAAAAAAAAAAAAAQ}");
     /// ```
     pub fn key(&self, key: &CounterKey, algorithm: &Algorithm) -> KeyText {
+        self.key_with_letter(key, algorithm_letter(algorithm))
+    }
+
+    /// Returns the Redis key with the letter of an algorithm, or that of a counter's block.
+    pub(super) fn key_with_letter(&self, key: &CounterKey, letter: u8) -> KeyText {
         // Filled in place, because an append costs more than copying these few bytes.
         let mut tag = *b"tg1_:{______________________}";
-        tag[STATE_FORMAT.len()] = algorithm_letter(algorithm);
+        tag[STATE_FORMAT.len()] = letter;
         tag[TAG_CHARS].copy_from_slice(&encode_base64url(key.tag.unwrap_or(key.identity)));
         let mut text = KeyText::from_slice(self.0.as_bytes());
         text.extend_from_slice(&tag);
@@ -142,6 +147,9 @@ impl Prefix {
         text
     }
 }
+
+/// Letter of the blocks of counters in keys and in script arguments.
+pub(super) const BLOCK_LETTER: u8 = b'x';
 
 /// Returns the letter that identifies the algorithm and the version of its state format in keys. A
 /// new state format needs a new letter. Both refill forms of a bucket (arrival and credits) share

@@ -81,6 +81,7 @@ pub const LUA_FILES: &[(&str, &str)] = lua![
     "algorithm/sliding_log.lua",
     "algorithm/concurrency.lua",
     "algorithm/hybrid.lua",
+    "algorithm/block.lua",
     "clock.lua",
     "get.lua",
     "ttl.lua",

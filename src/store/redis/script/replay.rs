@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::msgpack::{Unpacked, UnpackedItem};
 use super::reply::{ReplyError, ScriptReply, uncharged_statuses, undo_rejected_charges};
 use crate::algorithm::bucket::BucketCredits;
-use crate::algorithm::{self, State, bucket, fixed_window, sliding_window};
+use crate::algorithm::{self, State, block, bucket, fixed_window, sliding_window};
 use crate::domain::{Accounting, Algorithm, Call, Check, Limit, Micros, Op, Outcome, Verdict};
 
 /// Result of one call of a write.
@@ -49,13 +49,14 @@ pub struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    /// Begins the replay of a write. `limits` are the limits under which the script reads each counter.
+    /// Begins the replay of a write. `limits` are the limits under which the script reads each counter;
+    /// `None` for a block.
     ///
     /// # Errors
     ///
     /// Returns a [`ReplyError`] if `decide.lua` cannot send this reply.
     pub fn new<'l>(
-        limits: impl ExactSizeIterator<Item = &'l Limit> + Clone,
+        limits: impl Iterator<Item = Option<&'l Limit>> + Clone,
         reply: &'a [u8],
     ) -> Result<Replay<'a>, ReplyError> {
         let reply = WriteReply::parse(limits.clone(), reply)?;
@@ -65,8 +66,9 @@ impl<'a> Replay<'a> {
     }
 
     /// Replays the next call. Calls must be passed in the order in which they were added to the
-    /// write. `places` are the indices of the counters of its checks. `is_part` is true if the other
-    /// checks of an all-or-nothing call are decided elsewhere.
+    /// write. `places` are the indices of the counters of its checks, each after that of its block if
+    /// it has one. `is_part` is true if the other checks of an all-or-nothing call are decided
+    /// elsewhere.
     ///
     /// # Errors
     ///
@@ -79,16 +81,24 @@ impl<'a> Replay<'a> {
     ) -> Result<(), ReplyError> {
         let (now, nth) = (self.reply.now, self.places.len());
         self.places.push(places);
-        let Some(passed) = self.reply.take_passed(nth, call.checks.len()) else {
+        let Some(passed) = self.reply.take_passed(nth, places.len()) else {
             self.results.each.push(CallResult::NoWindow);
             return Ok(());
         };
+        // Checks of blocks count as passed.
+        let passed = passed.saturating_sub(places.len() - call.checks.len());
+        let mut lefts = SmallVec::<[Micros; 10]>::new();
         let mut outcomes = Vec::with_capacity(call.checks.len());
         let mut before = SmallVec::<[Option<State>; 10]>::new();
         let mut clamped = 0;
-        for (check, place) in call.checks.iter().zip(places) {
-            let state = &mut self.states[usize::from(*place)];
-            let step = algorithm::apply(state.as_ref(), check.limit, check.op, now);
+        for (check, (block, place)) in call.checks.iter().zip(with_blocks(call.checks, places)) {
+            let is_blocked = self.block_left(block, check) > Micros::ZERO;
+            let op = if is_blocked { block::op_while_blocked(check) } else { check.op };
+            let state = &mut self.states[place];
+            let mut step = algorithm::apply(state.as_ref(), check.limit, op, now);
+            if is_blocked {
+                step.outcome.verdict = Verdict::Refuse;
+            }
             if step.stepped_back {
                 let peeked = algorithm::apply(state.as_ref(), check.limit, Op::PEEK, now);
                 clamped += u64::from(peeked.write.is_some());
@@ -98,6 +108,12 @@ impl<'a> Replay<'a> {
                 Some(after) => state.replace(after),
                 None => state.clone(),
             });
+            if let (Some(place), false) = (block, is_blocked)
+                && let Some(begun) = block::begun(check, &step.outcome, now)
+            {
+                self.states[place] = Some(begun);
+            }
+            lefts.push(self.block_left(block, check));
             outcomes.push(step.outcome);
         }
         let passes = |outcome: &&Outcome| outcome.verdict == Verdict::Pass;
@@ -110,15 +126,25 @@ impl<'a> Replay<'a> {
             undo_rejected_charges(&mut outcomes, call.checks, call.accounting, states, now);
         let parts = if is_part { call.checks } else { &[] };
         let states = before.iter().map(Option::as_ref);
-        let uncharged = uncharged_statuses(parts, states, &outcomes, now);
+        let mut uncharged = uncharged_statuses(parts, states, &outcomes, now);
         if !is_charged {
-            for (place, before) in places.iter().zip(before) {
-                self.states[usize::from(*place)] = before;
+            for ((_, place), before) in with_blocks(call.checks, places).zip(before) {
+                self.states[place] = before;
             }
+        }
+        for (at, left) in lefts.into_iter().enumerate() {
+            outcomes[at] = block::outcome_with_block(outcomes[at], &call.checks[at], left);
+            uncharged.get_mut(at).into_iter().for_each(|status| *status = status.with_block(left));
         }
         let reply = ScriptReply { outcomes, clamped, uncharged, disagrees };
         self.results.each.push(CallResult::Decided(reply));
         Ok(())
+    }
+
+    /// Returns the time for which a check's key is blocked, given the place of the block.
+    fn block_left(&self, place: Option<usize>, check: &Check<'_>) -> Micros {
+        let state = place.and_then(|place| self.states.get(place)?.as_ref());
+        block::left(state, check, self.reply.now)
     }
 
     /// Ends the replay after the last call.
@@ -127,19 +153,20 @@ impl<'a> Replay<'a> {
     ///
     /// Returns a [`ReplyError`] if `decide.lua` cannot send this reply.
     pub fn finish(self) -> Result<WriteResults, ReplyError> {
-        let Replay { reply, states, places, mut results } = self;
-        if !reply.refused.is_empty() {
+        let Replay { reply: reply_of, states, places, mut results } = self;
+        if !reply_of.refused.is_empty() {
             return Err(ReplyError::Length);
         }
-        let Some((code, start)) = reply.failure else { return Ok(results) };
+        let Some((code, start)) = reply_of.failure else { return Ok(results) };
         let mut is_lost = vec![false; states.len()];
-        for place in &reply.numbers[start..] {
+        for place in &reply_of.numbers[start..] {
             let place = count(*place)?.checked_sub(1).and_then(|at| is_lost.get_mut(at as usize));
             *place.ok_or(ReplyError::Number)? = true;
         }
         for (result, places) in results.each.iter_mut().zip(places) {
             let CallResult::Decided(reply) = result else { continue };
-            let each = reply.outcomes.iter().zip(places);
+            let counters = places.iter().filter(|place| !reply_of.is_block(**place));
+            let each = reply.outcomes.iter().zip(counters);
             let charged = each.filter(|(outcome, _)| outcome.taken.is_some());
             let (mut lost, mut made) = (false, false);
             for (_, place) in charged {
@@ -164,6 +191,8 @@ struct WriteReply<'a> {
     numbers: Vec<i64>,
     /// Index in `numbers` of each counter's state, if it is not plain.
     rest: Vec<usize>,
+    /// Whether each counter is a block; empty if none is.
+    blocks: Vec<bool>,
     /// Range in `numbers` of the calls of which not all checks passed, after the last that was taken.
     refused: Range<usize>,
     /// Code of the first error, and index in `numbers` of the first place.
@@ -172,11 +201,15 @@ struct WriteReply<'a> {
 
 impl<'a> WriteReply<'a> {
     fn parse<'l>(
-        limits: impl ExactSizeIterator<Item = &'l Limit>,
+        limits: impl Iterator<Item = Option<&'l Limit>> + Clone,
         reply: &'a [u8],
     ) -> Result<WriteReply<'a>, ReplyError> {
         let mut reply = Unpacked::array(reply).ok_or(ReplyError::Shape)?;
-        let mut end = limits.len() + 1;
+        let mut blocks = Vec::new();
+        if limits.clone().any(|limit| limit.is_none()) {
+            blocks.extend(limits.clone().map(|limit| limit.is_none()));
+        }
+        let mut end = limits.clone().count() + 1;
         let (mut numbers, mut failure) = (Vec::with_capacity(end), None);
         while !reply.is_empty() {
             match reply.next_item().ok_or(ReplyError::Number)? {
@@ -190,7 +223,8 @@ impl<'a> WriteReply<'a> {
         if numbers[..count_of_limits].iter().any(|state| *state < 0) {
             for (limit, state) in limits.zip(&numbers) {
                 rest.push(end);
-                let is_sliding = matches!(limit.algorithm, Algorithm::SlidingWindow(_));
+                let is_sliding =
+                    limit.is_some_and(|l| matches!(l.algorithm, Algorithm::SlidingWindow(_)));
                 end += if *state >= 0 { 0 } else { 2 + usize::from(is_sliding) };
             }
         }
@@ -198,7 +232,11 @@ impl<'a> WriteReply<'a> {
         if refused.start > refused.end || refused.len() % 2 > 0 {
             return Err(ReplyError::Length);
         }
-        Ok(WriteReply { now: Micros(count(now)?), numbers, rest, refused, failure })
+        Ok(WriteReply { now: Micros(count(now)?), numbers, rest, blocks, refused, failure })
+    }
+
+    fn is_block(&self, place: u8) -> bool {
+        self.blocks.get(usize::from(place)) == Some(&true)
     }
 
     /// Returns how many of the `nth` call's checks passed; `None` if the server's clock is outside the
@@ -216,14 +254,14 @@ impl<'a> WriteReply<'a> {
     /// Returns the state of each counter.
     fn states<'l>(
         &self,
-        limits: impl Iterator<Item = &'l Limit>,
+        limits: impl Iterator<Item = Option<&'l Limit>>,
     ) -> Result<Vec<Option<State>>, ReplyError> {
         limits.enumerate().map(|(place, limit)| self.state(place, limit)).collect()
     }
 
     /// Returns the state of a counter; `None` if it is missing. `limit` is the limit under which the
-    /// script read it.
-    fn state(&self, place: usize, limit: &Limit) -> Result<Option<State>, ReplyError> {
+    /// script read it, or `None` for a block.
+    fn state(&self, place: usize, limit: Option<&Limit>) -> Result<Option<State>, ReplyError> {
         let first = self.numbers[place];
         if first == 0 {
             return Ok(None);
@@ -231,6 +269,11 @@ impl<'a> WriteReply<'a> {
         let hits = |number: i64| count(number).map(|hits| u32::try_from(hits).unwrap_or(u32::MAX));
         let micros = |number: i64| count(number).map(Micros);
         let rest = self.rest.get(place).map_or(&[][..], |start| &self.numbers[*start..]);
+        let Some(limit) = limit else {
+            let [start, end, ..] = rest else { return Err(ReplyError::Shape) };
+            let (start, end) = (micros(*start)?, micros(*end)?);
+            return Ok(Some(State::Block(block::State { start, end })));
+        };
         let state = match (&limit.algorithm, rest) {
             (Algorithm::FixedWindow(window), _) if first > 0 => {
                 let start = fixed_window::window_at(&window.window, self.now).start;
@@ -262,6 +305,18 @@ impl<'a> WriteReply<'a> {
     }
 }
 
+/// Returns the places of the block, if any, and of the counter of each check.
+fn with_blocks<'p>(
+    checks: &'p [Check<'_>],
+    places: &'p [u8],
+) -> impl Iterator<Item = (Option<usize>, usize)> {
+    let mut places = places.iter().map(|place| usize::from(*place));
+    checks.iter().map_while(move |check| {
+        let block = if check.reads_block() { Some(places.next()?) } else { None };
+        Some((block, places.next()?))
+    })
+}
+
 /// Decodes the reply to the only call of a write.
 pub(super) fn decode_alone(
     reply: &[u8],
@@ -269,8 +324,14 @@ pub(super) fn decode_alone(
     accounting: Accounting,
     is_part: bool,
 ) -> Result<ScriptReply, ReplyError> {
-    let places: SmallVec<[u8; 16]> = (0..checks.len()).map(|place| place as u8).collect();
-    let mut replay = Replay::new(checks.iter().map(|check| &**check.limit), reply)?;
+    let limits: SmallVec<[Option<&Limit>; 16]> = checks
+        .iter()
+        .flat_map(|check| {
+            check.reads_block().then_some(None).into_iter().chain([Some(&**check.limit)])
+        })
+        .collect();
+    let places: SmallVec<[u8; 16]> = (0..limits.len()).map(|place| place as u8).collect();
+    let mut replay = Replay::new(limits.iter().copied(), reply)?;
     let call = Call { checks, accounting, now: Micros::ZERO, deadline: None };
     replay.next(&call, &places, is_part)?;
     match replay.finish()?.each.pop() {

@@ -10,8 +10,9 @@
 use redis::Value;
 use smallvec::SmallVec;
 
-use super::arguments::refunds_first;
+use super::arguments::{block_op, refunds_first};
 use super::msgpack::{Unpacked, UnpackedItem};
+use crate::algorithm::block::outcome_with_block;
 use crate::algorithm::{self, State};
 use crate::domain::{
     Accounting, Admission, Algorithm, ChargeRecord, Check, Hits, Holder, Micros, Op, Outcome,
@@ -83,6 +84,14 @@ pub struct CounterStatus {
     pub reset_after: Micros,
 }
 
+impl CounterStatus {
+    /// Returns the status of a counter whose key is blocked for `left`; zero if it is not.
+    pub(super) fn with_block(self, left: Micros) -> CounterStatus {
+        let available = if left > Micros::ZERO { Hits::ZERO } else { self.available };
+        CounterStatus { available, reset_after: self.reset_after.max(left) }
+    }
+}
+
 /// Removes the charges from the outcomes of a rejected all-or-nothing call. `before` are the
 /// counters' states before the call. Returns whether the call's charges stand.
 pub(super) fn undo_rejected_charges<'a>(
@@ -147,18 +156,28 @@ pub(super) fn decode_apply(
         (parse_micros(next_number(&mut numbers)?)?, parse_count(next_number(&mut numbers)?)?);
     let mut each = SmallVec::<[(usize, Outcome, Option<CounterStatus>); 8]>::new();
     for at in refunds_first(checks) {
-        let mut eight = [0; NUMBERS_PER_OUTCOME_AND_STATUS];
         let sent = if is_part { NUMBERS_PER_OUTCOME_AND_STATUS } else { NUMBERS_PER_OUTCOME };
-        for number in &mut eight[..sent] {
-            *number = next_number(&mut numbers)?;
-        }
-        let [six @ .., available, reset] = eight;
+        let mut next_numbers = || -> Result<_, ReplyError> {
+            let mut eight = [0; NUMBERS_PER_OUTCOME_AND_STATUS];
+            for number in &mut eight[..sent] {
+                *number = next_number(&mut numbers)?;
+            }
+            Ok(eight)
+        };
+        let block = block_op(&checks[at]).map(|_| next_numbers()).transpose()?;
+        let [six @ .., available, reset] = next_numbers()?;
         let outcome = outcome_from_numbers(six, &checks[at], now)?;
+        let left = match block {
+            Some([_, _, left, ..]) if checks[at].reads_block() => parse_micros(left)?,
+            Some(_) | None => Micros::ZERO,
+        };
+        let outcome = outcome_with_block(outcome, &checks[at], left);
         let (available, reset_after) = (Hits(parse_count(available)?), parse_micros(reset)?);
         if available > checks[at].limit.capacity() {
             return Err(ReplyError::Number);
         }
-        each.push((at, outcome, is_part.then_some(CounterStatus { available, reset_after })));
+        let status = CounterStatus { available, reset_after }.with_block(left);
+        each.push((at, outcome, is_part.then_some(status)));
     }
     if numbers.next().is_some() {
         return Err(ReplyError::Length);

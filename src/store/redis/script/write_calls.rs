@@ -9,14 +9,14 @@ use redis::Cmd;
 use smallvec::SmallVec;
 
 use super::arguments::{self, Encoder, capped_cost};
-use super::keys::{self, algorithm_letter};
+use super::keys::{self, BLOCK_LETTER, algorithm_letter};
 use super::library::ScriptCall;
 use super::msgpack::{Packed, SmallValues, Unpacked, UnpackedItem};
 use super::reply::NOT_HERE;
 use crate::algorithm::bucket::BucketCredits;
 use crate::domain::{
     Accounting, Algorithm, Call, Check, CounterKey, FixedWindow, Limit, Micros, Op,
-    RepeatedCounters, Window,
+    RepeatedCounters, Role, Window,
 };
 
 /// Maximum number of calls in one script call.
@@ -45,9 +45,14 @@ pub fn is_shareable(checks: &[Check<'_>]) -> bool {
             && matches!(check.op, Op::Take { .. } | Op::Peek { .. })
             && !check.charges_always()
     };
-    (1..=COUNTERS_MAX).contains(&checks.len())
+    (1..=COUNTERS_MAX).contains(&counter_count(checks))
         && checks.iter().all(is_simple)
         && RepeatedCounters::from_checks(checks).is_empty()
+}
+
+/// Returns the number of counters of a call with different counters, and of their blocks.
+fn counter_count(checks: &[Check<'_>]) -> usize {
+    checks.len() + checks.iter().filter(|check| check.reads_block()).count()
 }
 
 /// Calls that become one call of `decide.lua`.
@@ -65,7 +70,7 @@ pub struct WriteCalls {
     next_limit: usize,
     packed_limits: Packed,
     values: SmallValues,
-    /// Index in `counters` of each check of each call.
+    /// Index in `counters` of each check of each call, after that of its block if it has one.
     places: Vec<u8>,
     /// End of each call's checks in `places`.
     call_ends: Vec<u16>,
@@ -115,8 +120,16 @@ impl CounterIndex {
 struct SharedLimit {
     limit: Arc<Limit>,
     windows: Micros,
+    /// Whether it stands for the limit's blocks.
+    is_block: bool,
     /// Index of its first value in `packed_limits`, from 1 as in Lua.
     at: u64,
+}
+
+impl SharedLimit {
+    fn letter(&self) -> u8 {
+        if self.is_block { BLOCK_LETTER } else { algorithm_letter(&self.limit.algorithm) }
+    }
 }
 
 impl WriteCalls {
@@ -136,9 +149,10 @@ impl WriteCalls {
     /// Two calls that differ in the windows of one counter do not fit together, because the script
     /// reads the value of a counter only once.
     pub fn fits(&self, call: &Call<'_>, now: Option<Micros>) -> bool {
-        let checks = call.checks.len();
+        let checks = counter_count(call.checks);
         let differs = |check: &Check<'_>| {
-            let counter = self.find(check).map(|place| &self.counters[place]);
+            let letter = algorithm_letter(&check.limit.algorithm);
+            let counter = self.find(check, letter).map(|place| &self.counters[place]);
             counter.is_ok_and(|one| one.windows != windows_of(check.limit, call.now))
         };
         self.is_empty()
@@ -160,26 +174,30 @@ impl WriteCalls {
     pub fn add(&mut self, encoder: &Encoder, call: &Call<'_>, now: Option<Micros>) {
         self.now = now;
         let start = self.places.len();
-        let mut each = SmallVec::<[(usize, u64); 10]>::new();
+        let mut each = SmallVec::<[(usize, u64, &str, Role); 10]>::new();
         let mut is_plain = call.accounting == Accounting::AllOrNothing;
         for check in call.checks {
-            let (limit, cost) = (self.limit_index(check.limit, call.now), capped_cost(check));
-            let place = self.find(check).unwrap_or_else(|free| {
-                self.index.numbers[usize::from(free)] = self.counters.len() as u8 + 1;
-                self.add_counter(encoder, check, call.now, limit)
-            });
-            each.push((limit, cost));
-            is_plain &= each.first().is_some_and(|(_, first)| cost == *first)
+            if let Some(op) = arguments::block_op(check) {
+                let limit = self.limit_index(check.limit, call.now, true);
+                self.add_place(encoder, check, call.now, limit);
+                each.push((limit, 0, op, Role::Shadow));
+                is_plain = false;
+            }
+            let (limit, cost) =
+                (self.limit_index(check.limit, call.now, false), capped_cost(check));
+            let place = self.add_place(encoder, check, call.now, limit);
+            let op = arguments::op_name(check);
+            each.push((limit, cost, op, check.role));
+            is_plain &= each.first().is_some_and(|(_, first, ..)| cost == *first)
                 && self.counters[place].limit == limit
                 && check.is_required()
-                && arguments::op_name(check) == "take";
-            self.places.push(place as u8);
+                && op == "take";
         }
         self.call_ends.push(self.places.len() as u16);
         let (values, places) = (&mut self.values, &self.places[start..]);
         let number_of = |place: &u8| u64::from(*place) + 1;
         if is_plain {
-            let cost = each.first().map_or(0, |(_, cost)| *cost);
+            let cost = each.first().map_or(0, |(_, cost, ..)| *cost);
             values.push_numbers([places.len() as u64, cost]);
             values.push_numbers(places.iter().map(number_of));
             return;
@@ -187,10 +205,10 @@ impl WriteCalls {
         values.push_number(0);
         values.push_string(arguments::accounting_name(call.accounting, false).as_bytes());
         values.push_number(places.len() as u64);
-        for ((check, place), (limit, cost)) in call.checks.iter().zip(places).zip(each) {
+        for (place, (limit, cost, op, role)) in places.iter().zip(each) {
             values.push_numbers([number_of(place), cost, self.limits[limit].at]);
-            values.push_string(arguments::op_name(check).as_bytes());
-            arguments::pack_role(values.as_packed(), check.role);
+            values.push_string(op.as_bytes());
+            arguments::pack_role(values.as_packed(), role);
         }
     }
 
@@ -250,9 +268,12 @@ impl WriteCalls {
         Some((0..self.len()).map(all_here).collect())
     }
 
-    /// Returns the limit under which the script reads each counter.
-    pub fn limits(&self) -> impl ExactSizeIterator<Item = &Limit> + Clone {
-        self.counters.iter().map(|counter| &*self.limits[counter.limit].limit)
+    /// Returns the limit under which the script reads each counter; `None` for a block.
+    pub fn limits(&self) -> impl Iterator<Item = Option<&Limit>> + Clone {
+        self.counters.iter().map(|counter| {
+            let shared = &self.limits[counter.limit];
+            (!shared.is_block).then_some(&*shared.limit)
+        })
     }
 
     /// Returns the indices of the counters of the `nth` call's checks.
@@ -261,8 +282,25 @@ impl WriteCalls {
         &self.places[nth.checked_sub(1).map_or(0, end)..end(nth)]
     }
 
-    fn find(&self, check: &Check<'_>) -> Result<usize, u8> {
-        self.index.find(&check.key, algorithm_letter(&check.limit.algorithm), &self.counters)
+    fn find(&self, check: &Check<'_>, letter: u8) -> Result<usize, u8> {
+        self.index.find(&check.key, letter, &self.counters)
+    }
+
+    /// Adds a check of a counter, or of its block. Returns the index in `counters`.
+    fn add_place(
+        &mut self,
+        encoder: &Encoder,
+        check: &Check<'_>,
+        local_now: Micros,
+        limit: usize,
+    ) -> usize {
+        let letter = self.limits[limit].letter();
+        let place = self.find(check, letter).unwrap_or_else(|free| {
+            self.index.numbers[usize::from(free)] = self.counters.len() as u8 + 1;
+            self.add_counter(encoder, check, local_now, limit)
+        });
+        self.places.push(place as u8);
+        place
     }
 
     fn add_counter(
@@ -272,11 +310,11 @@ impl WriteCalls {
         local_now: Micros,
         limit: usize,
     ) -> usize {
-        let algorithm = &check.limit.algorithm;
-        self.keys.extend_from_slice(&encoder.prefix().key(&check.key, algorithm));
+        let letter = self.limits[limit].letter();
+        self.keys.extend_from_slice(&encoder.prefix().key_with_letter(&check.key, letter));
         self.counters.push(SharedCounter {
             key: check.key,
-            letter: algorithm_letter(algorithm),
+            letter,
             windows: windows_of(check.limit, local_now),
             limit,
             key_end: self.keys.len(),
@@ -284,10 +322,12 @@ impl WriteCalls {
         self.counters.len() - 1
     }
 
-    /// Returns the index of a limit in `limits`, and adds the limit if it is new.
-    fn limit_index(&mut self, limit: &Arc<Limit>, local_now: Micros) -> usize {
+    /// Returns the index in `limits` of a limit, or of its blocks, and adds the limit if it is new.
+    fn limit_index(&mut self, limit: &Arc<Limit>, local_now: Micros, is_block: bool) -> usize {
         let is_same = |known: &SharedLimit| {
-            Arc::ptr_eq(&known.limit, limit) && known.windows == windows_of(limit, local_now)
+            Arc::ptr_eq(&known.limit, limit)
+                && known.windows == windows_of(limit, local_now)
+                && known.is_block == is_block
         };
         let (earlier, later) = self.limits.split_at(self.next_limit);
         let known = later.iter().position(is_same).map(|at| at + earlier.len());
@@ -297,12 +337,17 @@ impl WriteCalls {
         }
         let at = self.packed_limits.len() as u64 + 1;
         let mut values = Packed::default();
-        arguments::pack_limit(&mut values, limit, None, local_now);
-        let next = at + (LIMIT_HEAD_VALUES + values.len()) as u64;
-        pack_limit_head(&mut self.packed_limits, limit, next);
-        self.packed_limits.extend(&values);
+        if is_block {
+            values.push_number(arguments::block_micros(limit));
+        } else {
+            arguments::pack_limit(&mut values, limit, None, local_now);
+        }
         let windows = windows_of(limit, local_now);
-        self.limits.push(SharedLimit { limit: Arc::clone(limit), windows, at });
+        let shared = SharedLimit { limit: Arc::clone(limit), windows, is_block, at };
+        let next = at + (LIMIT_HEAD_VALUES + values.len()) as u64;
+        pack_limit_head(&mut self.packed_limits, &shared, next);
+        self.packed_limits.extend(&values);
+        self.limits.push(shared);
         self.next_limit = self.limits.len();
         self.next_limit - 1
     }
@@ -310,16 +355,17 @@ impl WriteCalls {
 
 /// Packs the values of a limit that precede those of its algorithm's file, in the order documented in
 /// the head of `decide.lua`. `next` is the index of the next limit's first value.
-fn pack_limit_head(packed: &mut Packed, limit: &Limit, next: u64) {
+fn pack_limit_head(packed: &mut Packed, shared: &SharedLimit, next: u64) {
+    let SharedLimit { limit, is_block, .. } = shared;
     match &limit.algorithm {
-        Algorithm::FixedWindow(FixedWindow { hits, window: Window::Epoch { .. } }) => {
+        Algorithm::FixedWindow(FixedWindow { hits, window: Window::Epoch { .. } }) if !is_block => {
             packed.push_numbers([hits.0.min(arguments::COUNT_MAX), 1]);
             packed.push_nil();
             packed.push_number(COUNT_MAX);
             packed.push_nil();
             packed.push_nil();
         }
-        Algorithm::Bucket(bucket) => {
+        Algorithm::Bucket(bucket) if !is_block => {
             let credits = BucketCredits::new(bucket, limit.charge);
             let reserved_credits = credits.floor.saturating_sub(1) * credits.unit;
             packed.push_numbers([credits.capacity - reserved_credits, credits.unit]);
@@ -329,6 +375,7 @@ fn pack_limit_head(packed: &mut Packed, limit: &Limit, next: u64) {
             packed.push_number(credits.flow);
         }
         Algorithm::FixedWindow(_)
+        | Algorithm::Bucket(_)
         | Algorithm::SlidingWindow(_)
         | Algorithm::SlidingLog(_)
         | Algorithm::Hybrid(_)
@@ -338,7 +385,7 @@ fn pack_limit_head(packed: &mut Packed, limit: &Limit, next: u64) {
         }
     }
     packed.push_number(next);
-    packed.push_string(&[algorithm_letter(&limit.algorithm)]);
+    packed.push_string(&[shared.letter()]);
 }
 
 /// Returns the length of a limit's windows or, for calendar windows, the start of the one that the
