@@ -21,6 +21,7 @@ pub fn limit(algorithm: Algorithm) -> Arc<Limit> {
         charge: Charge::Admitted,
         on_store_failure: OnStoreFailure::Local,
         prepay: false,
+        reserve: None,
         limit_id: 1,
     })
 }

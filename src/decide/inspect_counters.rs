@@ -48,7 +48,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
     }
 
     /// Resets a descriptor's counters by refunding the maximum number of hits. Returns the new
-    /// states of the counters. Concurrency slots are not released.
+    /// states of the counters. Holds end. Concurrency slots are not released.
     pub async fn reset_counters<'p>(
         &self,
         policy: &'p Policy,
@@ -56,8 +56,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         entries: &[Entry<'_>],
         now: Micros,
     ) -> CounterSnapshots<'p> {
-        let everything = Op::Refund { cost: Hits(u64::MAX) };
-        self.apply_to_counters(policy, domain, entries, everything, now).await
+        self.apply_to_counters(policy, domain, entries, Op::RESET, now).await
     }
 
     async fn apply_to_counters<'p>(
@@ -75,6 +74,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
             refund: false,
             limit: None,
             holder: None,
+            hold: None,
         };
         let descriptors = [descriptor];
         let request = Request { domain, descriptors: &descriptors };

@@ -121,6 +121,18 @@ pub struct Decision<'p> {
     /// Token with which the caller can release its concurrency slots. `None` unless the request was
     /// admitted, acquired slots and named no holder.
     pub slot: Option<HolderToken>,
+    /// Id with which the caller can settle its hold. `None` unless the request was admitted and holds
+    /// hits.
+    pub hold: Option<HoldId>,
+}
+
+/// Id of the hold of an admitted request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldId {
+    /// The id that the request has sent.
+    Sent,
+    /// The id that Tidegate has made.
+    Generated(HolderToken),
 }
 
 /// Event for one check of a decided request, passed to [`Observer::on_check`].
@@ -232,6 +244,8 @@ named_enum! {
         EmptyKey => "empty_key",
         /// A request override has an unknown unit.
         OverrideUnit => "override_unit",
+        /// A descriptor holds hits, settles, or refunds at the same time.
+        HoldConflict => "hold_conflict",
         /// The request exceeds [`Bounds::checks_max`](super::Bounds::checks_max).
         Checks => "checks",
         /// The batch is empty or exceeds

@@ -33,6 +33,7 @@ pub(crate) fn limit(algorithm: Algorithm) -> Limit {
         charge: Charge::Admitted,
         on_store_failure: OnStoreFailure::Local,
         prepay: false,
+        reserve: None,
         limit_id: 1,
     }
 }

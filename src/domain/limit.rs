@@ -84,6 +84,9 @@ pub struct Limit {
     /// auto` in the policy). True only for fixed windows, sliding windows and token buckets with
     /// [`Charge::Admitted`].
     pub prepay: bool,
+    /// How long calls may hold hits before they settle them (`reserve` in the policy); `None` if they
+    /// may not. Only for fixed windows and token buckets.
+    pub reserve: Option<Reserve>,
     /// Hash that identifies the limit. It is the same on every replica and for all counters of the
     /// limit. Its highest bit marks a [request override](Self::is_override). When the memory store
     /// is full, it gives each id a fair share of its capacity.
@@ -107,6 +110,15 @@ impl Limit {
         match self.charge {
             Charge::Admitted | Charge::Always => None,
             Charge::Billed => Some(Limit { charge: Charge::Always, ..self.clone() }),
+        }
+    }
+
+    /// Returns the charge mode that says how much debt a counter can have: with
+    /// [`reserve`](Self::reserve), a settle charges as a bill does.
+    pub fn debt_charge(&self) -> Charge {
+        match (self.charge, self.reserve) {
+            (Charge::Admitted, Some(_)) => Charge::Billed,
+            (charge, _) => charge,
         }
     }
 
@@ -178,11 +190,27 @@ impl Limit {
             Algorithm::Hybrid(hybrid) => refill_time(hybrid.burst, hybrid.hits, hybrid.window),
             Algorithm::Concurrency(slots) => slots.lease,
         };
-        match self.charge {
+        match self.debt_charge() {
             Charge::Admitted => lifetime,
             // A bucket may owe one more capacity. For the other algorithms, this is only too long.
             Charge::Billed | Charge::Always => Micros(lifetime.0.saturating_mul(2)),
         }
+    }
+}
+
+/// Longest time for which calls may hold hits of a limit. Takes four bytes, also as an `Option`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserve(std::num::NonZeroU32);
+
+impl Reserve {
+    /// Creates the value from seconds; `None` for 0.
+    pub fn from_secs(ttl_secs: u32) -> Option<Reserve> {
+        std::num::NonZeroU32::new(ttl_secs).map(Reserve)
+    }
+
+    /// Returns the time after which a hold ends, in seconds; at least 1.
+    pub fn ttl_secs(self) -> u32 {
+        self.0.get()
     }
 }
 

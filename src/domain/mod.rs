@@ -31,8 +31,9 @@ pub use bounds::{Bounds, CALL_WORK_MAX};
 pub use calendar::{Calendar, CalendarWindows, WindowBounds};
 pub use check::{Accounting, Call, Check, CounterKey, Holder, HolderToken, Op, OwnedCall, Role};
 pub use decision::{
-    CheckEvent, Code, Decision, DetailedCheck, InvalidReason, LimitedBy, LossCause, LostBill,
-    NoLimitReason, Observer, RefusalEvent, RpcOutcome, RuleId, Status, StatusLimit, WaitPrecision,
+    CheckEvent, Code, Decision, DetailedCheck, HoldId, InvalidReason, LimitedBy, LossCause,
+    LostBill, NoLimitReason, Observer, RefusalEvent, RpcOutcome, RuleId, Status, StatusLimit,
+    WaitPrecision,
 };
 pub use failure_kind::FailureKind;
 pub use fraction::Fraction;
@@ -43,7 +44,7 @@ pub use histogram::{
 };
 pub use limit::{
     Algorithm, Bucket, Charge, Concurrency, FixedWindow, Hybrid, Limit, OnStoreFailure, Rate,
-    Refill, SlidingLog, SlidingWindow, Unit, Window,
+    Refill, Reserve, SlidingLog, SlidingWindow, Unit, Window,
 };
 pub use log_limiter::{LogLimiter, SuppressedLines};
 pub(crate) use named_enum::named_enum;
@@ -53,7 +54,7 @@ pub use outcome::{
 };
 pub use permissions::Permissions;
 pub use repeated_counters::RepeatedCounters;
-pub use request::{Descriptor, Entry, Override, Request};
+pub use request::{Descriptor, Entry, HoldRequest, Override, Request};
 pub use text::{
     escaped, escaped_bytes, escaped_prefix, nearest_word, needs_escape, truncate_utf8, with_causes,
 };

@@ -2,7 +2,7 @@
 //!
 //! Not here: which caller has which permissions (`server::authz`).
 
-use super::{Descriptor, Hits};
+use super::{Descriptor, Hits, HoldRequest};
 
 /// Parts of a request that need a permission, because they give away or reveal what other callers
 /// have used.
@@ -43,7 +43,10 @@ impl Permissions {
         descriptors.iter().fold(Permissions::NONE, |needed, descriptor| {
             needed.union(Permissions {
                 refund: descriptor.refund,
-                peek: descriptor.hits == Hits::ZERO && !descriptor.refund,
+                // A settle of 0 hits ends the caller's own hold.
+                peek: descriptor.hits == Hits::ZERO
+                    && !descriptor.refund
+                    && !matches!(descriptor.hold, Some(HoldRequest::Settle { .. })),
                 limits: descriptor.limit.is_some(),
             })
         })

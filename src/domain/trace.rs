@@ -161,6 +161,7 @@ mod tests {
                 shadowed: false,
                 domain_known,
                 slot: None,
+                hold: None,
             };
             let trace = Trace::begin(None, || Micros::SECOND);
             trace.record_decision("edge", 2, &decision);

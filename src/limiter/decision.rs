@@ -166,6 +166,7 @@ mod tests {
             shadowed: false,
             domain_known: true,
             slot: None,
+            hold: None,
         })
     }
 

@@ -474,6 +474,7 @@ mod tests {
             shadowed,
             domain_known: true,
             slot: None,
+            hold: None,
         };
         telemetry.on_decision(&decision(false));
         telemetry.on_decision(&decision(true));

@@ -277,6 +277,7 @@ mod tests {
             shadowed: false,
             domain_known: false,
             slot: None,
+            hold: None,
         });
         let request = Request { domain: "unknown", descriptors: &[] };
         let reasons = [(NoLimitReason::UnknownDomain, 5), (NoLimitReason::UnlistedValue, 6)];

@@ -151,6 +151,7 @@ mod tests {
                 shadowed: false,
                 domain_known: true,
                 slot: None,
+                hold: None,
             });
         }
         let passed = check_event(0, 1, Outcome::pass(Hits(9)));

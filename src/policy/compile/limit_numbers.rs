@@ -5,7 +5,7 @@
 
 use crate::domain::{
     Algorithm, Bucket, Calendar, Charge, Concurrency, FixedWindow, Hits, Limit, Micros,
-    OnStoreFailure, Rate, Refill, SlidingLog, SlidingWindow, Unit, Window,
+    OnStoreFailure, Rate, Refill, Reserve, SlidingLog, SlidingWindow, Unit, Window,
 };
 use crate::policy::diagnostic::DiagnosticKind;
 use crate::policy::spec::WINDOW_MAX;
@@ -53,6 +53,7 @@ pub(crate) struct RawLimit {
     pub(crate) calendar: Option<Calendar>,
     pub(crate) lease: Micros,
     pub(crate) on_store_failure: OnStoreFailure,
+    pub(crate) reserve: Option<Reserve>,
 }
 
 /// Reason why the numbers of a limit are invalid: they conflict, or exceed the range of the
@@ -99,7 +100,15 @@ impl RawLimit {
     /// `on_store_failure` of this limit. Consumer classes also get their limits from this function.
     pub(crate) fn with_algorithm(&self, algorithm: Algorithm, rate: Rate, limit_id: u64) -> Limit {
         let (charge, on_store_failure) = (self.charge, self.on_store_failure);
-        Limit { algorithm, rate, charge, on_store_failure, prepay: false, limit_id }
+        Limit {
+            algorithm,
+            rate,
+            charge,
+            on_store_failure,
+            prepay: false,
+            reserve: self.reserve,
+            limit_id,
+        }
     }
 
     /// Returns an error if the cost of one request exceeds the capacity of `limit`, unless the
@@ -174,7 +183,9 @@ impl RawLimit {
                 Algorithm::Concurrency(Concurrency { slots: hits, lease: self.lease })
             }
             AlgorithmName::TokenBucket => {
-                Algorithm::Bucket(compile_bucket(hits.0, length, self.burst, self.charge)?)
+                // A settle is charged as a bill is.
+                let charge = if self.reserve.is_some() { Charge::Billed } else { self.charge };
+                Algorithm::Bucket(compile_bucket(hits.0, length, self.burst, charge)?)
             }
             AlgorithmName::LeakyBucket => {
                 // A leaky bucket paces requests, so its default burst is 1.

@@ -34,6 +34,7 @@ pub fn compile_override(domain: &str, request_override: &Override, charge: Charg
         charge,
         on_store_failure: OnStoreFailure::default(),
         prepay: false,
+        reserve: None,
         limit_id: Limit::OVERRIDE_BIT
             | stable_hash(&[
                 domain.as_bytes(),

@@ -17,6 +17,7 @@ named_enum! {
         Descriptor => "descriptor",
         RateLimit => "rate_limit",
         Replaces => "replaces",
+        Reserve => "reserve",
         Tiers => "tiers",
         Class => "class",
         Body => "body",
@@ -34,6 +35,7 @@ impl Level {
             Level::Descriptor => "the descriptor",
             Level::RateLimit => "`rate_limit`",
             Level::Replaces => "an entry of `replaces`",
+            Level::Reserve => "`reserve`",
             Level::Tiers => "`tiers`",
             Level::Class => "a class of `tiers`",
             Level::Body => "`body`",
@@ -126,6 +128,9 @@ const REQUESTS_PER_UNIT_MAX: u64 = u32::MAX as u64;
 
 /// Maximum length of a window or lease, in seconds.
 const WINDOW_SECONDS_MAX: u64 = WINDOW_MAX.0 / Micros::SECOND.0;
+
+/// Maximum time for which calls may hold hits, in seconds: one day.
+const RESERVE_SECONDS_MAX: u64 = 86_400;
 
 const fn text(bytes_max: usize) -> ValueType {
     ValueType::Text { bytes_max }
@@ -228,6 +233,8 @@ keys! {
         "In rate_limits: the entries of the path that make up the counter's key (default: all).";
     PREPAY: RateLimit "prepay", one_of::<Prepay>(),
         "auto: while a counter is hot, each replica takes hits of the next 50 ms from Redis in advance (default off). Only for fixed_window, sliding_window, and token_bucket.";
+    RESERVE: RateLimit "reserve", ValueType::Map(Level::Reserve),
+        "Calls may hold hits, an upper estimate, and settle later what they used. Only for fixed_window and token_bucket.";
     ALIGN: RateLimit "align", one_of::<Align>(),
         "calendar: windows are days, weeks from Monday, months or years of the time zone (default epoch).";
     TIME_ZONE: RateLimit "time_zone", ValueType::Name,
@@ -239,6 +246,9 @@ keys! {
 
     REPLACED_NAME: Replaces "name" (required), ValueType::Name,
         "Name of the limit to drop.";
+
+    RESERVE_TTL: Reserve "ttl" (required), number(1, RESERVE_SECONDS_MAX),
+        "Seconds after which a hold that was not settled ends.";
 
     METHOD: Tiers "method" (required), one_of::<TierMethod>(),
         "How classes divide the bucket: floors in one bucket, a bucket each, or shares and a common pool.";

@@ -103,6 +103,7 @@ fn decision(statuses: Vec<Status<'static>>) -> Decision<'static> {
         shadowed: false,
         domain_known: true,
         slot: None,
+        hold: None,
     }
 }
 

@@ -139,6 +139,7 @@ fn decision<'p>(request: &Request<'_>, refuse: bool) -> Decision<'p> {
         shadowed: false,
         domain_known: true,
         slot: None,
+        hold: None,
     }
 }
 

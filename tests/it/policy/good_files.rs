@@ -145,6 +145,9 @@ fn limit_told(spec: &LimitSpec) -> String {
     if spec.limit.prepay {
         told.push_str(", prepaid");
     }
+    if let Some(reserve) = spec.limit.reserve {
+        write!(told, ", held up to {} s", reserve.ttl_secs()).unwrap();
+    }
     if spec.limit.on_store_failure != OnStoreFailure::Local {
         write!(told, ", on failure {:?}", spec.limit.on_store_failure).unwrap();
     }

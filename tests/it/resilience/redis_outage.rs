@@ -74,6 +74,7 @@ pub(super) fn limit_with(hits: u64, on_store_failure: OnStoreFailure) -> Arc<Lim
         charge: Charge::Admitted,
         on_store_failure,
         prepay: false,
+        reserve: None,
         limit_id: 1,
     })
 }

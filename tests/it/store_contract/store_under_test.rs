@@ -10,8 +10,8 @@ use tidegate::store::Store;
 
 use crate::support::limits;
 pub use crate::support::limits::{
-    MINUTE, SECOND, START, always, bucket, check, credits, peek, refund, sliding_log,
-    sliding_window, slots, take, window,
+    MINUTE, SECOND, START, always, bucket, check, credits, hold, peek, refund, reserved, settle,
+    sliding_log, sliding_window, slots, take, window,
 };
 
 /// A store and its time.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tidegate::domain::{
-    Algorithm, Bucket, Charge, Check, Concurrency, CounterKey, FixedWindow, Hits, Hybrid, Limit,
-    Micros, Op, Refill, Role, SlidingLog, SlidingWindow, Unit, Window,
+    Algorithm, Bucket, Charge, Check, Concurrency, CounterKey, FixedWindow, Hits, Holder, Hybrid,
+    Limit, Micros, Op, Refill, Reserve, Role, SlidingLog, SlidingWindow, Unit, Window,
 };
 
 use super::vectors;
@@ -91,6 +91,22 @@ pub fn hybrid(burst: u64, hits: u64, window_us: u64, shares: &[u32], class: usiz
 
 pub fn always(limit: &Arc<Limit>) -> Arc<Limit> {
     Arc::new(Limit { charge: Charge::Always, ..Limit::clone(limit) })
+}
+
+/// The same limit, whose hits can be held for so many seconds.
+pub fn reserved(limit: &Arc<Limit>, ttl_secs: u32) -> Arc<Limit> {
+    Arc::new(Limit { reserve: Reserve::from_secs(ttl_secs), ..Limit::clone(limit) })
+}
+
+pub fn hold<'a>(key: CounterKey, limit: &'a Arc<Limit>, id: u128, cost: u64) -> Check<'a> {
+    let ttl_secs = limit.reserve.expect("a limit whose hits can be held").ttl_secs();
+    let op = Op::Hold { cost: Hits(cost), ttl_secs };
+    Check { holder: Some(Holder(id)), ..check(key, limit, op) }
+}
+
+pub fn settle<'a>(key: CounterKey, limit: &'a Arc<Limit>, id: u128, cost: u64) -> Check<'a> {
+    let op = Op::Settle { cost: Hits(cost) };
+    Check { holder: Some(Holder(id)), role: Role::Shadow, ..check(key, limit, op) }
 }
 
 /// The same limit, which charges bills in any case.

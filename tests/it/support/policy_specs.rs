@@ -168,6 +168,7 @@ fn limit_of(rate: Rate, algorithm: Algorithm) -> Arc<Limit> {
         charge: Charge::Admitted,
         on_store_failure: OnStoreFailure::Local,
         prepay: false,
+        reserve: None,
         limit_id: 1,
     })
 }
@@ -190,6 +191,7 @@ pub fn descriptor<'a>(entries: &'a [Entry<'a>]) -> Descriptor<'a> {
         refund: false,
         limit: None,
         holder: None,
+        hold: None,
     }
 }
 

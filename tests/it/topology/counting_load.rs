@@ -273,6 +273,7 @@ pub fn counted_with(
         charge: Charge::Admitted,
         on_store_failure: OnStoreFailure::Error,
         prepay: false,
+        reserve: None,
         limit_id: 0,
     });
     let config = StackConfig { budget, replicas: 1, refusal_cache: false };

@@ -45,6 +45,7 @@ fn limit(window: Option<u64>) -> Arc<Limit> {
         charge: Charge::Admitted,
         on_store_failure: OnStoreFailure::Local,
         prepay: false,
+        reserve: None,
         limit_id: 0,
     })
 }
