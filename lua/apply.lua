@@ -2,25 +2,26 @@
 -- Decides any call atomically: all its checks or, on a cluster, those whose counters are on one node. Reads
 -- and decides everything before the first write. decide.lua decides common calls faster.
 --
--- KEYS[i]  the counter of check i; the same counter may come twice. Refunds come first. None if the counters
---          are in several slots of a cluster's node
+-- KEYS[i]  the counter of check i; the same counter may come twice. Refunds and settles come first. Then the two
+--          keys of the holds of each budget. None if the counters are in several slots of a cluster's node
 -- ARGV[1]  now_us: see clock.lua
 -- ARGV[2]  accounting: all_or_nothing, independent, or part (of an all_or_nothing call whose other checks
 --          are decided elsewhere)
 -- ARGV[3]  stride: number of values per check
 -- ARGV[4]  checks: MessagePack, for each check these values, then nils up to the stride:
---   +1  letter: of the algorithm, as in the counter's key
---   +2  op: take, peek, refund, or debt (a take that is charged even if refused); of a block, which precedes
---       its counter: blocks (if the counter refuses), blocked, or refund (lifts it)
+--   +1  letter: of the algorithm, as in the counter's key; of a budget, r and that letter
+--   +2  op: take, peek, refund, or debt (a take that is charged even if refused); of a budget also hold,
+--       settle, or reset; of a block, which precedes its counter: blocks (if the counter refuses), blocked,
+--       or refund (lifts it)
 --   +3  role: required, shadow, or the number of the quota group
 --   +4  cost: hits
 --   +5  limit: the values listed in the algorithm's file
--- ARGV[5]  keys: without KEYS, from here on, the counter of each check
+-- ARGV[5]  keys: without KEYS, from here on, the counter of each check, and the keys of holds
 --
 -- State    as in each algorithm's file
 -- Reply    {now, clamped (number of counters from the far future), then six numbers for each check:
---          available (-1 - available if refused), wait (0 for none), reset, charged, since, entry}; to a
---          part also available and reset without the call's charges.
+--          available (-1 - available if refused), wait (0 for none), reset, charged, since, entry (of a
+--          budget's peek, the hits held)}; to a part also available and reset without the call's charges.
 --          {-1} if the server's clock is outside a calendar's windows; then no counter changed.
 --          Without KEYS, 'not here' if the node does not hold every key; then nothing was written.
 -- Cost     TIME once, load and save of each counter; refused: no write. Without KEYS, also one STRLEN for each
@@ -40,6 +41,9 @@ local width, args = is_part and 8 or 6, { cmsgpack.unpack(ARGV[4]) }
 -- Many values come as one array, because they would not fit on Lua's stack.
 args = args[2] and args or args[1]
 local checks, algorithms = #keys, {}
+while not args[(checks - 1) * stride + 1] do
+  checks = checks - 1
+end
 
 -- Within a call, a counter has two states. `certain` is its state if the call is rejected: the stored
 -- state after refunds and debts. `admitted` is its state if the call is admitted; nil until a take passes.
@@ -48,8 +52,11 @@ local checks, algorithms = #keys, {}
 local counters, debts = {}, {}
 -- The holders of each concurrency counter, which are read together.
 local holders = {}
+-- Whether an independent call holds hits: if it is rejected, its takes are charged, but nothing is held.
+local drops_holds = false
 for i = 1, checks do
   local at, key = (i - 1) * stride, keys[i]
+  drops_holds = drops_holds or args[at + 2] == 'hold' and not all_or_nothing
   if args[at + 1] == 'c' and args[at + 2] ~= 'peek' then
     holders[key] = holders[key] or {}
     table.insert(holders[key], args[at + 7] or string.rep('\0', 16))
@@ -62,7 +69,7 @@ for i = 1, checks do
   local letter, op, role, cost, limit = args[at + 1], args[at + 2], args[at + 3], args[at + 4], at + 4
   local algorithm, counter = algorithms[letter], counters[key]
   if not algorithm then
-    algorithm = loadfile('algorithms.lua')(letter, now, extra_ms)
+    algorithm = loadfile('algorithms.lua')(letter, now, extra_ms, false, keys)
     algorithms[letter] = algorithm
   end
   if not counter then
@@ -75,7 +82,7 @@ for i = 1, checks do
   end
 
   local is_blocked = block and block.left > 0
-  if is_blocked and op == 'take' then
+  if is_blocked and (op == 'take' or op == 'hold') then
     op = 'peek'
   end
   local passes, wait, charged, since, entry, write, far =
@@ -104,9 +111,12 @@ for i = 1, checks do
     clamped = clamped + 1
   end
 
-  if op == 'take' and passes then
+  local stands = op == 'debt' or op == 'settle' or op == 'take' and drops_holds
+  if (op == 'take' or op == 'hold') and passes then
     counter.admitted, counter.admitted_at, write = write, limit, nil
-    if far then
+    if stands then
+      _, _, charged, since, entry, write = algorithm.step(counter.certain, 'take', cost, args, limit)
+    elseif far then
       _, _, _, _, _, write = algorithm.step(counter.certain, 'peek', 1, args, limit)
     end
   elseif counter.admitted then
@@ -119,7 +129,7 @@ for i = 1, checks do
   if write then
     counter.certain, counter.certain_at = write, limit
   end
-  if op == 'debt' then
+  if stands then
     -- The charge that remains if the call is rejected.
     debts[i] = { charged, since, entry }
   end
@@ -131,19 +141,22 @@ if quotas then
     quota_passes = quota_passes or passes
   end
 end
-local charges = not all_or_nothing or not refused and quota_passes
+local charges = not all_or_nothing and not drops_holds or not refused and quota_passes
 reply[2] = clamped
 -- Reports come before writes, because some of them read stored values.
 for i = 1, checks do
   local at, r, counter = (i - 1) * stride, width * (i - 1) + 3, counters[keys[i]]
   local state = charges and counter.admitted or counter.certain
-  local available, reset = algorithms[args[at + 1]].report(state, args, at + 4)
+  local available, reset, held = algorithms[args[at + 1]].report(state, args, at + 4)
   reply[r], reply[r + 2] = reply[r] and available or -1 - available, reset
   if debts[i] and not charges then
     reply[r + 3], reply[r + 4], reply[r + 5] = unpack(debts[i])
   end
   if not (charges or debts[i]) or reply[r + 3] == 0 and reply[r + 5] == 0 then
     reply[r + 3], reply[r + 4], reply[r + 5] = 0, 0, 0
+  end
+  if held and args[at + 2] == 'peek' then
+    reply[r + 5] = held
   end
   if is_part then
     reply[r + 6], reply[r + 7] = algorithms[args[at + 1]].report(counter.certain, args, at + 4)

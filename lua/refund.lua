@@ -3,15 +3,16 @@
 -- holds that window; to a bucket, minus the hits that may have refilled since the charge. Refunds are
 -- sent at most once; a lost one only leaves a counter stricter for a while.
 --
--- KEYS[i]  the counter of receipt i; the same counter may come twice
+-- KEYS[i]  the counter of receipt i; the same counter may come twice. Then the two keys of the holds of each
+--          receipt of a hold
 -- ARGV[1]  now_us: see clock.lua
 -- ARGV[2]  stride: number of values per receipt
 -- ARGV[3]  receipts: MessagePack, for each receipt these values, then nils up to the stride:
---   +1  letter: of the algorithm, as in the counter's key
---   +2  hits
---   +3  taken_at: time of the charge
---   +4  window: start of the window charged, or former end of a renewed lease
---   +5  entry: number of a log's take, holder of slots, or credits taken from a hybrid's pool
+--   +1  letter: of the algorithm, as in the counter's key; of a hold, r and that letter
+--   +2  hits: charged; of a hold, those it held before
+--   +3  taken_at: time of the charge, or end of a hold
+--   +4  window: start of the window charged, or former end of a renewed lease or hold
+--   +5  entry: number of a log's take, holder of slots, id of a hold, or credits taken from a hybrid's pool
 --   +6  limit: the values listed in the algorithm's file
 --
 -- State    as in each algorithm's file
@@ -23,10 +24,13 @@ local stride, args = ARGV[2] + 0, { cmsgpack.unpack(ARGV[3]) }
 args = args[2] and args or args[1]
 local changed, letter, algorithm = 0, nil, nil
 for i = 1, #KEYS do
+  if not args[(i - 1) * stride + 1] then
+    break
+  end
   local at = (i - 1) * stride
   if args[at + 1] ~= letter then
     letter = args[at + 1]
-    algorithm = loadfile('algorithms.lua')(letter, now, extra_ms, true)
+    algorithm = loadfile('algorithms.lua')(letter, now, extra_ms, true, KEYS)
   end
   local hits, taken_at, window, entry = args[at + 2], args[at + 3], args[at + 4], args[at + 5]
   local done, err = algorithm.refund(KEYS[i], args, at + 5, hits, taken_at, window, entry)

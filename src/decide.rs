@@ -25,7 +25,7 @@ use std::time::Instant;
 
 use arc_swap::{ArcSwap, Guard};
 
-use crate::decide::generated_holder::{GeneratedHolder, HolderGenerator};
+use crate::decide::generated_holder::{CallHolders, HolderGenerator};
 use crate::decide::quota_roles::QuotaGroups;
 use crate::domain::{
     Accounting, Admission, Algorithm, Answer, Answers, CALL_WORK_MAX, Call, Check, Code, Decision,
@@ -159,12 +159,11 @@ impl<S: Store, O: Observer> Decider<S, O> {
             return Err(DecideError::TooManyChecks { checks_max, in_batch: true });
         }
         let quotas = quota_roles::assign_roles(&mut checks, &matches, request, self.modes.quota);
-        let holder = self.assign_holder(policy, &mut checks);
+        let holders = self.assign_holders(policy, &mut checks);
         let answers = self.apply(&checks.each, matches.accounting, now, limits.deadline).await;
         let mut decision = combine(&matches, &checks, &quotas, &answers, self.modes)?;
         if is_admitted(&decision) {
-            let holder = holder.filter(|holder| holder.acquired_slot(&checks.each, &answers.each));
-            decision.slot = holder.map(|holder| holder.token);
+            (decision.slot, decision.hold) = holders.acquired(&checks.each, &answers.each);
         }
         if policy.has_soft_limits {
             let on_near = |event: &NearEvent<'_>| self.observer.on_near(event);
@@ -190,31 +189,29 @@ impl<S: Store, O: Observer> Decider<S, O> {
         self.store.apply(&Call { checks, accounting, now, deadline }).await
     }
 
-    /// Generates a slot holder if the request has checks that acquire concurrency slots without
-    /// naming a holder, and assigns it to all of these checks. Returns `None` if no check needs a
-    /// generated holder.
-    fn assign_holder(
-        &self,
-        policy: &Policy,
-        checks: &mut Checks<'_, '_>,
-    ) -> Option<GeneratedHolder> {
-        let mut generated = None;
+    /// Generates a holder if the request has checks that acquire concurrency slots or hold hits without
+    /// naming a holder, and assigns it to all of these checks.
+    fn assign_holders(&self, policy: &Policy, checks: &mut Checks<'_, '_>) -> CallHolders {
+        let mut holders = CallHolders::default();
         for check in &mut checks.each {
-            if check.holder.is_some() || !matches!(check.limit.algorithm, Algorithm::Concurrency(_))
+            let is_hold = check.is_hold();
+            holders.has_hold |= is_hold;
+            if check.holder.is_some()
+                || !(is_hold || matches!(check.limit.algorithm, Algorithm::Concurrency(_)))
             {
                 continue;
             }
             match check.op {
-                Op::Peek { .. } => {}
+                Op::Peek { .. } | Op::Settle { .. } => {}
                 Op::Refund { .. } => self.observer.release_without_holder(),
-                Op::Take { .. } => {
-                    let holder: &GeneratedHolder =
-                        generated.get_or_insert_with(|| self.holders.generate(policy));
+                Op::Take { .. } | Op::Hold { .. } => {
+                    let holder =
+                        holders.generated.get_or_insert_with(|| self.holders.generate(policy));
                     check.holder = Some(holder.holder);
                 }
             }
         }
-        generated
+        holders
     }
 }
 
@@ -272,6 +269,7 @@ fn combine<'p>(
         domain_known: matches.has_domain(),
         slot: None,
         marks: Vec::new(),
+        hold: None,
     })
 }
 

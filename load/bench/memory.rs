@@ -22,6 +22,7 @@ pub fn limit(algorithm: Algorithm) -> Arc<Limit> {
         on_store_failure: OnStoreFailure::Local,
         prepay: false,
         block_seconds: None,
+        reserve: None,
         limit_id: 1,
     })
 }

@@ -112,14 +112,15 @@ local function until_passes(ahead, rem, cost, limit, at)
   return ahead - (room - room % rate) / rate
 end
 
-local function step(state, op, cost, limit, at)
+local function step(state, op, cost, limit, at, held)
   local cap, unit, rate = limit[at + 2], limit[at + 3], limit[at + 4]
+  local needed = cost + (held or 0)
   local ahead, rem, clamped = read(state, rate, cap, op)
   local wait, credits = 0, 0
   if op == 'refund' then
     credits = cost * unit < CREDITS_MAX and -cost * unit or -math.huge
   else
-    wait = until_passes(ahead, rem, cost, limit, at)
+    wait = until_passes(ahead, rem, needed, limit, at)
     if op == 'take' and wait and wait <= 0 then
       credits = cost * unit
     elseif op == 'debt' then
@@ -136,7 +137,7 @@ local function step(state, op, cost, limit, at)
     return true, 0, charged, now, 0, write, clamped
   elseif credits > 0 then
     -- The wait of a debt is computed after its charge.
-    wait = until_passes(ahead, rem, cost, limit, at)
+    wait = until_passes(ahead, rem, needed, limit, at)
   end
   return false, wait or 0, charged, now, 0, write, clamped
 end

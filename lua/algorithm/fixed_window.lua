@@ -109,15 +109,15 @@ local function load(key, limit, at)
   return parse(value, limit, at)
 end
 
-local function step(state, op, cost, limit, at)
-  local hits = limit[at + 1]
+local function step(state, op, cost, limit, at, held)
+  local hits, needed = limit[at + 1], cost + (held or 0)
   local start, had, stop, clamped = read(state, limit, at)
   local count, passes, wait = had, true, 0
   if op == 'refund' then
     count = had > cost and had - cost or 0
   else
-    passes = had + cost <= hits
-    if not passes and cost <= hits then
+    passes = had + needed <= hits
+    if not passes and needed <= hits then
       wait = stop - now
     end
     if op == 'take' and passes or op == 'debt' then

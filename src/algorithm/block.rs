@@ -56,6 +56,7 @@ pub fn begun(check: &Check<'_>, outcome: &Outcome, now: Micros) -> Option<AnySta
 /// charged in any case.
 pub fn op_while_blocked(check: &Check<'_>) -> Op {
     match check.op {
+        Op::Hold { .. } => Op::Peek { hits: check.hits_needed() },
         Op::Take { .. } if !check.charges_always() => Op::Peek { hits: check.hits_needed() },
         op => op,
     }

@@ -121,6 +121,8 @@ pub fn apply(
             debt = credits.subtract_time(read, refunded / credits.flow, refunded % credits.flow);
         }
         Op::Peek { hits } => wait = credits.wait_time(read, hits.0.max(1)),
+        // `budget` turns these into other operations.
+        Op::Hold { .. } | Op::Settle { .. } => {}
         Op::Take { cost: Hits::ZERO } => wait = credits.wait_time(read, 1),
         Op::Take { cost: Hits(cost) } => {
             wait = credits.wait_time(read, cost);
@@ -139,13 +141,14 @@ pub fn apply(
     let shown = match op {
         // What the next peek will make of the debt.
         Op::Refund { .. } => credits.clamp(debt, credits.cap).0,
-        Op::Take { .. } | Op::Peek { .. } => debt,
+        Op::Take { .. } | Op::Peek { .. } | Op::Hold { .. } | Op::Settle { .. } => debt,
     };
     Step {
         outcome: Outcome {
             verdict: if passes { Verdict::Pass } else { Verdict::Refuse },
             charged: Hits(charged),
             available: Hits(credits.available(shown)),
+            held: Hits::ZERO,
             retry_after: wait.filter(|wait| *wait > 0).map(Micros),
             reset_after: Micros(shown.ceil_micros()),
             taken: (charged > 0).then_some(ChargeRecord {

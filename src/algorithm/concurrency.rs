@@ -128,7 +128,8 @@ pub fn apply(
     let mut charged = Hits::ZERO;
     let mut write = clamped;
     match (op, holder) {
-        (Op::Refund { .. }, None) => {}
+        // A refund without a holder frees nothing, and slots are not held.
+        (Op::Refund { .. }, None) | (Op::Hold { .. } | Op::Settle { .. }, _) => {}
         (Op::Refund { .. }, Some(holder)) => {
             let before = after.leases.len();
             after.leases.retain(|lease| lease.holder != holder);
@@ -163,6 +164,7 @@ pub fn apply(
             verdict: if wait == Some(Micros::ZERO) { Verdict::Pass } else { Verdict::Refuse },
             charged,
             available: Hits(limit.slots.0.saturating_sub(after.in_flight())),
+            held: Hits::ZERO,
             retry_after: wait.filter(|wait| *wait > Micros::ZERO),
             reset_after: last.map_or(Micros::ZERO, |until| until.saturating_sub(now)),
             taken,

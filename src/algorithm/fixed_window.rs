@@ -83,10 +83,12 @@ pub fn apply(
             write |= count != view.count;
         }
         Op::Peek { hits: more } => passes = count.saturating_add(more.0.max(1)) <= hits,
+        // `budget` turns these into other operations.
+        Op::Hold { .. } | Op::Settle { .. } => {}
     }
     let needed = match op {
         Op::Take { cost: needed } | Op::Peek { hits: needed } => needed.0.max(1),
-        Op::Refund { .. } => 1,
+        Op::Refund { .. } | Op::Hold { .. } | Op::Settle { .. } => 1,
     };
     let rest = view.end.saturating_sub(now);
     if !passes && needed <= hits {
@@ -98,6 +100,7 @@ pub fn apply(
             verdict: if passes { Verdict::Pass } else { Verdict::Refuse },
             charged,
             available: Hits(hits.saturating_sub(count)),
+            held: Hits::ZERO,
             retry_after,
             reset_after: rest,
             taken: (charged.0 > 0).then_some(ChargeRecord {

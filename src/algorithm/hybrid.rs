@@ -82,6 +82,8 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
             let refunded = cost.0.min(credits.burst) * credits.unit;
             after = state.map(|_| credits.refund(&read, refunded, 0));
         }
+        // Such limits hold nothing.
+        Op::Hold { .. } | Op::Settle { .. } => {}
         Op::Take { cost } if cost.0 > credits.burst => wait = None,
         Op::Take { cost } if cost.0 > 0 => match credits.take(&read, cost.0 * credits.unit) {
             Some(left) => (after, charged) = (Some(left), cost.0),
@@ -104,6 +106,7 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
             verdict: if wait == Some(0) { Verdict::Pass } else { Verdict::Refuse },
             charged: Hits(charged),
             available: Hits(credits.available(left)),
+            held: Hits::ZERO,
             retry_after: wait
                 .filter(|wait| *wait > 0)
                 .map(|ticks| until(ticks).saturating_sub(now)),

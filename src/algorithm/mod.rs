@@ -17,6 +17,7 @@
 //! | [`bucket`] | debt + c ≤ B | B + r · W | until enough has refilled |
 //! | [`hybrid`] | the class's own bucket covers c, or the pool covers the rest and holds at least the class's floor before each hit that uses it | B + r · W over all classes | until the own bucket and the pool together suffice |
 //! | [`concurrency`] | in flight + c ≤ L | L in flight | until enough leases end |
+//! | [`budget`] | its window or bucket passes held + c | that of its window or bucket | until enough has refilled or enough holds have ended |
 //!
 //! Not here: selecting the counters of a call (`policy`), admission of the whole call (`store`).
 //!
@@ -24,10 +25,11 @@
 //! errors that the compiler then reports. Box a state larger than 16 bytes to keep the size of
 //! [`State`].
 
-use crate::domain::{Algorithm, ChargeRecord, Holder, Limit, Micros, Op};
+use crate::domain::{Algorithm, Charge, ChargeRecord, Holder, Limit, Micros, Op};
 
 pub mod block;
 pub mod bucket;
+pub mod budget;
 pub mod concurrency;
 pub mod fixed_window;
 pub mod hybrid;
@@ -56,6 +58,8 @@ pub enum State {
     Concurrency(Box<concurrency::State>),
     /// Block of a counter's key, which is stored beside the counter.
     Block(block::State),
+    /// State of a window or bucket with holds. Without any, the state is that of the window or bucket.
+    Budget(Box<budget::State>),
 }
 
 impl State {
@@ -70,6 +74,7 @@ impl State {
             State::SlidingLog(log) => size_of::<sliding_log::State>() + log.heap_bytes(),
             State::Hybrid(classes) => size_of::<hybrid::State>() + classes.heap_bytes(),
             State::Concurrency(slots) => size_of::<concurrency::State>() + slots.heap_bytes(),
+            State::Budget(budget) => size_of::<budget::State>() + budget.heap_bytes(),
         }
     }
 
@@ -77,7 +82,12 @@ impl State {
     // algorithm.
 
     fn as_fixed_window(&self) -> Option<fixed_window::State> {
-        if let State::FixedWindow(state) = self { Some(*state) } else { None }
+        if let State::FixedWindow(state) = self.used()? { Some(*state) } else { None }
+    }
+
+    /// Returns the state without holds; `None` if nothing but holds is stored.
+    fn used(&self) -> Option<&State> {
+        if let State::Budget(budget) = self { budget.used() } else { Some(self) }
     }
 
     fn as_sliding_window(&self) -> Option<sliding_window::State> {
@@ -89,7 +99,7 @@ impl State {
     }
 
     fn as_bucket(&self) -> Option<bucket::State> {
-        if let State::Bucket(state) = self { Some(*state) } else { None }
+        if let State::Bucket(state) = self.used()? { Some(*state) } else { None }
     }
 
     fn as_hybrid(&self) -> Option<&hybrid::State> {
@@ -122,8 +132,9 @@ const _: () = assert!(size_of::<State>() <= 24, "an entry of the memory store is
 /// });
 /// let rate = Rate { requests_per_unit: 10, unit: Some(Unit::Second), unit_multiplier: 1 };
 /// let (charge, on_store_failure) = Default::default();
-/// let (prepay, block_seconds, limit_id) = (false, None, 1);
-/// let limit = Limit { algorithm, rate, charge, on_store_failure, prepay, block_seconds, limit_id };
+/// let (prepay, block_seconds, reserve, limit_id) = (false, None, None, 1);
+/// let limit =
+///     Limit { algorithm, rate, charge, on_store_failure, prepay, block_seconds, reserve, limit_id };
 /// let now = Micros(1_763_668_800_000_000);
 ///
 /// let taken = apply(None, &limit, Op::Take { cost: Hits(3) }, now);
@@ -136,8 +147,8 @@ pub fn apply(state: Option<&State>, limit: &Limit, op: Op, now: Micros) -> Step<
     apply_for(state, limit, op, None, now)
 }
 
-/// Applies an operation on behalf of a slot holder. Only concurrency limits use `holder`; for all
-/// other algorithms, this function is the same as [`apply`].
+/// Applies an operation on behalf of a slot holder, or to the hold with this id. Only concurrency
+/// limits and holds use `holder`; otherwise, this function is the same as [`apply`].
 pub fn apply_for(
     state: Option<&State>,
     limit: &Limit,
@@ -145,7 +156,21 @@ pub fn apply_for(
     holder: Option<Holder>,
     now: Micros,
 ) -> Step<State> {
-    let charge = limit.charge;
+    match limit.reserve {
+        Some(_) => budget::apply(state, limit, op, holder, now),
+        None => apply_without_holds(state, limit, limit.charge, op, holder, now),
+    }
+}
+
+/// Applies an operation to the counter itself, under the given charge mode.
+fn apply_without_holds(
+    state: Option<&State>,
+    limit: &Limit,
+    charge: Charge,
+    op: Op,
+    holder: Option<Holder>,
+    now: Micros,
+) -> Step<State> {
     match &limit.algorithm {
         Algorithm::FixedWindow(window) => {
             fixed_window::apply(state.and_then(State::as_fixed_window), window, charge, op, now)
@@ -179,6 +204,9 @@ pub fn apply_for(
 /// `limit` is the limit under which the hits were charged. Returns the new state to store, or
 /// `None` if the charge has already expired. Callers must refund each charge at most once.
 pub fn refund(state: &State, limit: &Limit, taken: &ChargeRecord, now: Micros) -> Option<State> {
+    if let State::Budget(budget) = state {
+        return budget::refund(budget, limit, taken, now);
+    }
     match &limit.algorithm {
         Algorithm::FixedWindow(_) => {
             fixed_window::refund(state.as_fixed_window()?, taken).map(State::FixedWindow)
@@ -190,7 +218,8 @@ pub fn refund(state: &State, limit: &Limit, taken: &ChargeRecord, now: Micros) -
         Algorithm::SlidingLog(log) => sliding_log::refund(state.as_sliding_log()?, log, taken, now)
             .map(|state| State::SlidingLog(Box::new(state))),
         Algorithm::Bucket(bucket) => {
-            bucket::refund(state.as_bucket()?, bucket, limit.charge, taken, now).map(State::Bucket)
+            bucket::refund(state.as_bucket()?, bucket, limit.debt_charge(), taken, now)
+                .map(State::Bucket)
         }
         Algorithm::Hybrid(classes) => hybrid::refund(state.as_hybrid()?, classes, taken, now)
             .map(|state| State::Hybrid(Box::new(state))),
@@ -228,7 +257,9 @@ pub fn expires_at(state: &State, limit: &Limit) -> Micros {
         }
         Algorithm::Concurrency(_) => state.as_concurrency().map(concurrency::expires_at),
     };
-    expires.unwrap_or(Micros::ZERO)
+    let held_until =
+        if let State::Budget(budget) = state { budget.held_until() } else { Micros::ZERO };
+    expires.unwrap_or(Micros::ZERO).max(held_until)
 }
 
 #[cfg(test)]

@@ -167,6 +167,8 @@ pub fn apply(
     match op {
         Op::Refund { cost } => write |= log.remove_newest(cost.0),
         Op::Peek { hits } => wait = log.wait_time(limit, hits.0.max(1), now),
+        // Such limits hold nothing.
+        Op::Hold { .. } | Op::Settle { .. } => {}
         Op::Take { cost: Hits::ZERO } => wait = log.wait_time(limit, 1, now),
         Op::Take { cost: Hits(cost) } => {
             wait = log.wait_time(limit, cost, now);
@@ -192,6 +194,7 @@ pub fn apply(
             verdict: if wait == Some(Micros::ZERO) { Verdict::Pass } else { Verdict::Refuse },
             charged: taken.map_or(Hits::ZERO, |taken: ChargeRecord| taken.hits),
             available: Hits(limit.hits.0.saturating_sub(log.hits())),
+            held: Hits::ZERO,
             retry_after: wait.filter(|wait| *wait > Micros::ZERO),
             reset_after: newest.map_or(Micros::ZERO, |end| end.saturating_sub(now)),
             taken,

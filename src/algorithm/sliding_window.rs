@@ -83,6 +83,8 @@ pub fn apply(
             after.prev = view.prev.saturating_sub(cost.0 - from_cur);
         }
         Op::Peek { hits } => wait = view.wait_time(limit, hits.0.max(1), now),
+        // Such limits hold nothing.
+        Op::Hold { .. } | Op::Settle { .. } => {}
         Op::Take { cost: Hits::ZERO } => wait = view.wait_time(limit, 1, now),
         Op::Take { cost: Hits(cost) } => {
             wait = view.wait_time(limit, cost, now);
@@ -104,6 +106,7 @@ pub fn apply(
             verdict: if passes { Verdict::Pass } else { Verdict::Refuse },
             charged: Hits(charged),
             available: Hits(after.available(limit)),
+            held: Hits::ZERO,
             retry_after: wait.filter(|wait| *wait > Micros::ZERO),
             reset_after: after.reset_after(limit).saturating_sub(now),
             taken: (charged > 0).then_some(ChargeRecord {

@@ -17,7 +17,7 @@ use super::wiring::store_setup::ServiceDecider;
 use crate::admin::{AdminAction, TextResult};
 use crate::clock::Clock;
 use crate::decide::CounterSnapshot;
-use crate::domain::{Entry, Source, Verbosity};
+use crate::domain::{Entry, Hits, Source, Verbosity};
 use crate::policy::{MatchEnd, Policy, RuleOverride};
 
 /// Starts a background thread that rereads the operator's token from its file every second, so that
@@ -188,10 +188,12 @@ fn describe_counter(counter: &CounterSnapshot<'_>, text: &mut String) {
     if !name.is_empty() {
         let _ = write!(text, " ({name})");
     }
+    let held = outcome.map_or(Hits::ZERO, |outcome| outcome.held);
+    let held = if held > Hits::ZERO { format!(", {held} held") } else { String::new() };
     let _ = match outcome {
         Some(outcome) => writeln!(
             text,
-            ": {} of {capacity} left, {} per {} {unit}, reset in {} s",
+            ": {} of {capacity} left{held}, {} per {} {unit}, reset in {} s",
             outcome.available,
             rate.requests_per_unit,
             rate.unit_multiplier,

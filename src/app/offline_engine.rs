@@ -61,5 +61,6 @@ pub fn plain_descriptor<'a>(entries: &'a [Entry<'a>], hits: u64) -> Descriptor<'
         refund: false,
         limit: None,
         holder: None,
+        hold: None,
     }
 }

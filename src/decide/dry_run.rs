@@ -81,7 +81,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
             let Outcome { verdict, retry_after, .. } =
                 predict_outcome(outcome, check, Hits(*prior_hits));
             *outcome = Outcome { verdict, retry_after, ..*outcome };
-            if verdict == Verdict::Pass && !check.is_refund() {
+            if verdict == Verdict::Pass && !check.comes_first() {
                 *prior_hits = prior_hits.saturating_add(check.cost().0);
             }
         }

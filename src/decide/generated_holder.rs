@@ -1,28 +1,53 @@
-//! Generated holders of concurrency slots, for callers that do not name one. The response contains
-//! a token with which the caller can release the slot.
+//! Generated holders of concurrency slots, and ids of holds, for callers that do not name one. The
+//! response contains a token with which the caller can release the slot or settle the hold.
 //!
-//! Not here: counting slots (`algorithm::concurrency`), sending tokens (`wire`).
+//! Not here: counting slots and holds (`algorithm`), sending tokens (`wire`).
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::domain::{Answer, Check, Hits, Holder, HolderToken};
+use crate::domain::{Answer, Check, Hits, HoldId, Holder, HolderToken, Verdict};
 use crate::policy::Policy;
 
-/// Slot holder generated for a call that does not name one, with the token that the caller
-/// receives.
+/// Holder generated for a call that does not name one, with the token that the caller receives.
 pub(super) struct GeneratedHolder {
-    pub(super) token: HolderToken,
+    token: HolderToken,
     pub(super) holder: Holder,
 }
 
-impl GeneratedHolder {
-    /// Returns whether any of the checks acquired a slot for this holder.
-    pub(super) fn acquired_slot(&self, checks: &[Check<'_>], answers: &[Answer]) -> bool {
-        checks.iter().zip(answers).any(|(check, answer)| {
-            check.holder == Some(self.holder)
-                && answer.outcome().is_some_and(|outcome| outcome.charged > Hits::ZERO)
-        })
+/// Holders of a call's slots and holds.
+#[derive(Default)]
+pub(super) struct CallHolders {
+    /// Holder of all checks that need one and name none; `None` if there are no such checks.
+    pub(super) generated: Option<GeneratedHolder>,
+    /// Whether the call holds hits.
+    pub(super) has_hold: bool,
+}
+
+impl CallHolders {
+    /// Returns what the caller of an admitted call must know: the token of the slots that it acquired,
+    /// and the id of its hold.
+    pub(super) fn acquired(
+        &self,
+        checks: &[Check<'_>],
+        answers: &[Answer],
+    ) -> (Option<HolderToken>, Option<HoldId>) {
+        if self.generated.is_none() && !self.has_hold {
+            return (None, None);
+        }
+        let (mut slot, mut hold) = (None, None);
+        for (check, outcome) in checks.iter().zip(answers.iter().map(Answer::outcome)) {
+            let Some(outcome) = outcome else { continue };
+            let generated = self.generated.as_ref();
+            let token = generated.filter(|generated| check.holder == Some(generated.holder));
+            let token = token.map(|generated| generated.token);
+            if check.is_hold() && outcome.verdict == Verdict::Pass {
+                hold.get_or_insert(token.map_or(HoldId::Sent, HoldId::Generated));
+            } else if outcome.charged > Hits::ZERO {
+                slot = slot.or(token);
+            }
+        }
+        (slot, hold)
     }
 }
 

@@ -47,8 +47,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         self.apply_to_counters(policy, domain, entries, Op::PEEK, now).await
     }
 
-    /// Resets a descriptor's counters by refunding the maximum number of hits, and lifts their blocks.
-    /// Returns the new states of the counters. Concurrency slots are not released.
+    /// Resets a descriptor's counters by refunding the maximum number of hits, lifts their blocks, and ends
+    /// their holds. Returns the new states of the counters. Concurrency slots are not released.
     pub async fn reset_counters<'p>(
         &self,
         policy: &'p Policy,
@@ -74,6 +74,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
             refund: false,
             limit: None,
             holder: None,
+            hold: None,
         };
         let descriptors = [descriptor];
         let request = Request { domain, descriptors: &descriptors };

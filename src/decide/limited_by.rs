@@ -32,7 +32,8 @@ pub(super) fn find_rejecting_limit<'p>(
     answers: &Answers,
 ) -> Option<LimitedBy<'p>> {
     // Only checks that charge the counter: a retry takes their hits anew.
-    let takes = checks.each.iter().filter(|check| matches!(check.op, Op::Take { .. }));
+    let takes =
+        checks.each.iter().filter(|check| matches!(check.op, Op::Take { .. } | Op::Hold { .. }));
     let takes: SmallVec<[CounterKey; 16]> = takes.map(|check| check.key).collect();
     let charged_twice = RepeatedCounters::from_keys(takes.iter().copied());
     let mut wait = Wait::default();
@@ -108,7 +109,7 @@ impl Wait {
                     outcome.charged.0 > 0 && outcome.available < check.hits_needed();
             }
             Answer::NotAsked | Answer::LastKnown { .. } | Answer::Unanswered { .. } => {
-                self.is_lower_bound |= !check.is_refund();
+                self.is_lower_bound |= !check.comes_first();
             }
         }
     }

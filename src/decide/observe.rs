@@ -175,7 +175,8 @@ fn find_lost_bill(
     descriptor: &Descriptor<'_>,
     outcome: &Outcome,
 ) -> Option<LostBill> {
-    if !descriptor.has_hits_addend || check.is_refund() {
+    // A settle that is sent twice, or that of another caller's hold, loses nothing.
+    if !descriptor.has_hits_addend || check.is_refund() || descriptor.hold.is_some() {
         return None;
     }
     let hits = Hits(check.cost().0.saturating_sub(outcome.charged.0));

@@ -11,13 +11,13 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
-use crate::domain::{Check, Code, Descriptor, Request, Role, Status};
+use crate::domain::{Check, Code, Descriptor, Op, Request, Role, Status};
 use crate::policy::{Checks, DescriptorMatch, Matches};
 
 /// Effect of a quota descriptor on its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QuotaEffect {
-    /// The descriptor belongs to no quota group, because it is unlimited, it has only refunds, its
+    /// The descriptor belongs to no quota group, because it is unlimited, it has only refunds and settles, its
     /// value has no consumer class, or rules of other descriptors replace its limits. In global
     /// quota mode, the effect of replaced limits is [`AlwaysPasses`](Self::AlwaysPasses) instead.
     None,
@@ -71,7 +71,7 @@ pub(super) fn assign_roles(
             }
             (QuotaEffect::DependsOnChecks, _) => Role::Required,
         };
-        for check in each {
+        for check in each.iter_mut().filter(|check| !matches!(check.op, Op::Settle { .. })) {
             // No quota rejects a call alone.
             (check.role, check.may_block) = (role, false);
         }
@@ -171,7 +171,7 @@ fn quota_effect(
         DescriptorMatch::Limited(_)
         | DescriptorMatch::Overridden(_)
         | DescriptorMatch::Override(_)
-            if checks.iter().all(Check::is_refund) =>
+            if checks.iter().all(Check::comes_first) =>
         {
             QuotaEffect::None
         }

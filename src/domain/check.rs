@@ -41,13 +41,28 @@ pub enum Op {
         /// Hits to refund: the descriptor's hits times the rule's `cost`.
         cost: Hits,
     },
+    /// Holds hits under the check's [holder](Check::holder) if they fit beside the used and held
+    /// hits. Replaces the holder's former hold. Only for limits with [`Limit::reserve`].
+    Hold {
+        /// Hits to hold: an upper estimate, at least 1.
+        cost: Hits,
+        /// Seconds after which the hold ends if it is not settled; at least 1.
+        ttl_secs: u32,
+    },
+    /// Charges the hits in any case, and ends the holder's hold. Charges nothing if the hold was
+    /// settled before and its time is not over. Only for limits with [`Limit::reserve`].
+    Settle {
+        /// Hits that were used; 0 only ends the hold.
+        cost: Hits,
+    },
 }
 
 impl Op {
     /// Peek for a single hit. Reads the state of a counter without charging it.
     pub const PEEK: Op = Op::Peek { hits: Hits::ONE };
 
-    /// Refund of everything, which also lifts a block.
+    /// Refund of everything, which resets a counter: it also lifts a block, and on a limit with
+    /// [`Limit::reserve`] it ends all holds.
     pub const RESET: Op = Op::Refund { cost: Hits(u64::MAX) };
 }
 
@@ -65,13 +80,13 @@ pub enum Role {
     Shadow,
 }
 
-/// Holder of a concurrency slot: a 128-bit hash of the name that the caller sent or, if it sent
-/// none, of the generated token.
+/// Holder of a concurrency slot, or id of a hold: a 128-bit hash of the name that the caller sent or,
+/// if it sent none, of the generated token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder(pub u128);
 
-/// Token that identifies a generated holder of a concurrency slot: 128 bits as 32 hexadecimal
-/// digits. The caller sends the token to release its slot.
+/// Token that identifies a generated holder of a concurrency slot, or a hold: 128 bits as 32
+/// hexadecimal digits. The caller sends the token to release its slot, or to settle.
 ///
 /// ```
 /// assert_eq!(tidegate::domain::HolderToken::new(255).as_str(),
@@ -110,7 +125,8 @@ pub struct Check<'a> {
     pub op: Op,
     /// Role of this check in deciding whether the call is admitted.
     pub role: Role,
-    /// Holder that acquires or releases concurrency slots. Only concurrency limits use it.
+    /// Holder that acquires or releases concurrency slots, or id of the hold to make or settle. Only
+    /// concurrency limits, [`Op::Hold`], and [`Op::Settle`] use it.
     pub holder: Option<Holder>,
     /// Whether a refusal of this check blocks its key, if the limit has `block`. False for bills,
     /// refunds, quota descriptors, and tools that only read counters.
@@ -118,10 +134,10 @@ pub struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// Returns whether the check is refused while its key is blocked: a charge or a peek to a limit
-    /// with `block`.
+    /// Returns whether the check is refused while its key is blocked: a charge, a hold, or a peek to a
+    /// limit with `block`.
     pub fn reads_block(&self) -> bool {
-        self.limit.block_seconds.is_some() && !self.is_refund()
+        self.limit.block_seconds.is_some() && !self.comes_first()
     }
 
     /// Returns whether the check blocks its key if it is refused and no block is in force: not if
@@ -136,21 +152,24 @@ impl Check<'_> {
         self.op == Op::RESET
     }
 
-    /// Returns the hits to charge or refund; 0 for a peek.
+    /// Returns the hits to charge, hold, or refund; 0 for a peek.
     pub fn cost(&self) -> Hits {
         match self.op {
-            Op::Take { cost } | Op::Refund { cost } => cost,
+            Op::Take { cost }
+            | Op::Refund { cost }
+            | Op::Hold { cost, .. }
+            | Op::Settle { cost } => cost,
             Op::Peek { .. } => Hits::ZERO,
         }
     }
 
-    /// Returns the hits that must be available for the check to pass: at least 1 for a charge or a
-    /// peek, and 0 for a refund, which always passes.
+    /// Returns the hits that must be available for the check to pass: at least 1 for a charge, a hold,
+    /// or a peek, and 0 for a refund or a settle, which always pass.
     pub fn hits_needed(&self) -> Hits {
         match self.op {
-            Op::Take { cost } => cost.max(Hits::ONE),
+            Op::Take { cost } | Op::Hold { cost, .. } => cost.max(Hits::ONE),
             Op::Peek { hits } => hits.max(Hits::ONE),
-            Op::Refund { .. } => Hits::ZERO,
+            Op::Refund { .. } | Op::Settle { .. } => Hits::ZERO,
         }
     }
 
@@ -169,14 +188,27 @@ impl Check<'_> {
         matches!(self.op, Op::Refund { .. })
     }
 
-    /// Returns whether the hits are charged even if the check is refused. This is true for charges
-    /// to a limit with [`Charge::Always`], including bills; see [`Limit::bill_limit`].
+    /// Returns whether the check holds hits.
+    pub fn is_hold(&self) -> bool {
+        matches!(self.op, Op::Hold { .. })
+    }
+
+    /// Returns whether the check is applied before all others and always passes: a refund or a
+    /// settle.
+    pub fn comes_first(&self) -> bool {
+        matches!(self.op, Op::Refund { .. } | Op::Settle { .. })
+    }
+
+    /// Returns whether the hits are charged even if the check is refused. This is true for settles,
+    /// and for charges to a limit with [`Charge::Always`], including bills; see
+    /// [`Limit::bill_limit`].
     ///
     /// Always false for concurrency and hybrid limits, which cannot record debt.
     pub fn charges_always(&self) -> bool {
         self.limit.algorithm.keeps_debt()
             && self.limit.charge == Charge::Always
             && matches!(self.op, Op::Take { cost: Hits(1..) })
+            || matches!(self.op, Op::Settle { .. })
     }
 
     /// Returns the time that the check takes in Redis at most, in microseconds, as measured on
@@ -188,6 +220,7 @@ impl Check<'_> {
         let block = if self.limit.block_seconds.is_some() { 12 } else { 0 };
         block
             + match &self.limit.algorithm {
+                _ if self.limit.reserve.is_some() => 60,
                 Algorithm::FixedWindow(_) | Algorithm::SlidingWindow(_) | Algorithm::Bucket(_) => {
                     12
                 }
@@ -196,11 +229,14 @@ impl Check<'_> {
             }
     }
 
-    /// Returns whether the check changes its counter even if an all-or-nothing call is rejected.
-    /// This is true for refunds, for bills (see [`Charge::Billed`]), and for charges with
-    /// `charge: always`.
-    pub fn applies_when_rejected(&self) -> bool {
-        self.is_refund() || self.charges_always()
+    /// Returns whether the check may change its counter even if its call is rejected. Under
+    /// all-or-nothing accounting, this is true for refunds, for settles, for bills (see
+    /// [`Charge::Billed`]), and for charges with `charge: always`; otherwise for all but holds.
+    pub fn applies_when_rejected(&self, accounting: Accounting) -> bool {
+        match accounting {
+            Accounting::AllOrNothing => self.comes_first() || self.charges_always(),
+            Accounting::Independent => !self.is_hold(),
+        }
     }
 }
 
@@ -212,7 +248,8 @@ named_enum! {
         /// `charge: always`. Its refunds are still applied. See [`Check::applies_when_rejected`].
         #[default]
         AllOrNothing => "all_or_nothing",
-        /// Every check that passes is charged, even if another check rejects the call.
+        /// Every check that passes is charged, even if another check rejects the call. A rejected
+        /// call holds nothing, though.
         Independent => "independent",
     }
 }
@@ -324,7 +361,11 @@ mod tests {
             (&slots, Charge::Admitted, Op::Refund { cost: Hits(1) }, true),
         ] {
             let limit = limit(algorithm.clone(), charge);
-            assert_eq!(check(&limit, op).applies_when_rejected(), applies, "{charge:?} {op:?}");
+            assert_eq!(
+                check(&limit, op).applies_when_rejected(Accounting::AllOrNothing),
+                applies,
+                "{charge:?} {op:?}"
+            );
         }
     }
 

@@ -134,6 +134,18 @@ pub struct Decision<'p> {
     pub slot: Option<HolderToken>,
     /// Headers for the upstream, at most one for each name; empty if the call was rejected.
     pub marks: Vec<&'p Mark>,
+    /// Id with which the caller can settle its hold. `None` unless the request was admitted and holds
+    /// hits.
+    pub hold: Option<HoldId>,
+}
+
+/// Id of the hold of an admitted request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldId {
+    /// The id that the request has sent.
+    Sent,
+    /// The id that Tidegate has made.
+    Generated(HolderToken),
 }
 
 /// Event for one check of a decided request, passed to [`Observer::on_check`].
@@ -247,6 +259,8 @@ named_enum! {
         EmptyKey => "empty_key",
         /// A request override has an unknown unit.
         OverrideUnit => "override_unit",
+        /// A descriptor holds hits, settles, or refunds at the same time.
+        HoldConflict => "hold_conflict",
         /// The request exceeds [`Bounds::checks_max`](super::Bounds::checks_max).
         Checks => "checks",
         /// The batch is empty or exceeds

@@ -34,6 +34,7 @@ pub(crate) fn limit(algorithm: Algorithm) -> Limit {
         on_store_failure: OnStoreFailure::Local,
         prepay: false,
         block_seconds: None,
+        reserve: None,
         limit_id: 1,
     }
 }

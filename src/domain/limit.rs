@@ -108,6 +108,9 @@ pub struct Limit {
     /// Time for which a refusal blocks the counter's key, in seconds (`block` in the policy); `None`
     /// if refusals block nothing. Never set for concurrency and hybrid limits.
     pub block_seconds: Option<NonZeroU32>,
+    /// How long calls may hold hits before they settle them (`reserve` in the policy); `None` if they
+    /// may not. Only for fixed windows and token buckets.
+    pub reserve: Option<Reserve>,
     /// Hash that identifies the limit. It is the same on every replica and for all counters of the
     /// limit. Its highest bit marks a [request override](Self::is_override) that counts apart. When
     /// the memory store is full, it gives each id a fair share of its capacity.
@@ -136,6 +139,15 @@ impl Limit {
     /// Returns the length of the limit's blocks; `None` without `block`.
     pub fn block_length(&self) -> Option<Micros> {
         self.block_seconds.map(|seconds| Micros::from_secs(seconds.get().into()))
+    }
+
+    /// Returns the charge mode that says how much debt a counter can have: with
+    /// [`reserve`](Self::reserve), a settle charges as a bill does.
+    pub fn debt_charge(&self) -> Charge {
+        match (self.charge, self.reserve) {
+            (Charge::Admitted, Some(_)) => Charge::Billed,
+            (charge, _) => charge,
+        }
     }
 
     /// Returns the highest cost that a single check can have and still pass, in hits. This is the
@@ -230,11 +242,27 @@ impl Limit {
             Algorithm::Hybrid(hybrid) => refill_time(hybrid.burst, hybrid.hits, hybrid.window),
             Algorithm::Concurrency(slots) => slots.lease,
         };
-        match self.charge {
+        match self.debt_charge() {
             Charge::Admitted => lifetime,
             // A bucket may owe one more capacity. For the other algorithms, this is only too long.
             Charge::Billed | Charge::Always => Micros(lifetime.0.saturating_mul(2)),
         }
+    }
+}
+
+/// Longest time for which calls may hold hits of a limit. Takes four bytes, also as an `Option`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserve(std::num::NonZeroU32);
+
+impl Reserve {
+    /// Creates the value from seconds; `None` for 0.
+    pub fn from_secs(ttl_secs: u32) -> Option<Reserve> {
+        std::num::NonZeroU32::new(ttl_secs).map(Reserve)
+    }
+
+    /// Returns the time after which a hold ends, in seconds; at least 1.
+    pub fn ttl_secs(self) -> u32 {
+        self.0.get()
     }
 }
 

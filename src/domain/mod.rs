@@ -34,9 +34,9 @@ pub use bounds::{Bounds, CALL_WORK_MAX};
 pub use calendar::{Anchor, Calendar, CalendarWindows, WindowBounds};
 pub use check::{Accounting, Call, Check, CounterKey, Holder, HolderToken, Op, OwnedCall, Role};
 pub use decision::{
-    CheckEvent, Code, Decision, DetailedCheck, InvalidReason, LimitedBy, LossCause, LostBill, Mark,
-    NearEvent, NoLimitReason, Observer, RefusalEvent, RpcOutcome, RuleId, Status, StatusLimit,
-    WaitPrecision,
+    CheckEvent, Code, Decision, DetailedCheck, HoldId, InvalidReason, LimitedBy, LossCause,
+    LostBill, Mark, NearEvent, NoLimitReason, Observer, RefusalEvent, RpcOutcome, RuleId, Status,
+    StatusLimit, WaitPrecision,
 };
 pub use failure_kind::FailureKind;
 pub use fraction::Fraction;
@@ -48,7 +48,8 @@ pub use histogram::{
 pub use http_reply::HttpReply;
 pub use limit::{
     Algorithm, Bucket, CREDITS_BOUND, Charge, Concurrency, FixedWindow, Hybrid, Limit,
-    OnStoreFailure, Rate, Refill, STORED_ENTRIES_MAX, SlidingLog, SlidingWindow, Unit, Window,
+    OnStoreFailure, Rate, Refill, Reserve, STORED_ENTRIES_MAX, SlidingLog, SlidingWindow, Unit,
+    Window,
 };
 pub use lock::Lock;
 pub use log_limiter::{LogLimiter, SuppressedLines};
@@ -59,7 +60,7 @@ pub use outcome::{
 };
 pub use permissions::{CounterAccess, DomainGrant, Permissions};
 pub use repeated_counters::RepeatedCounters;
-pub use request::{Descriptor, Entry, Override, Request};
+pub use request::{Descriptor, Entry, HoldRequest, Override, Request};
 pub use setting_words::{
     LineFormat, OtlpProtocol, ResetFormat, RetryAfterFormat, ValueDisplay, Verbosity,
 };

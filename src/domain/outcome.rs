@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::named_enum::named_enum;
-use super::{Algorithm, Check, CounterKey, FailureKind, Fraction, Hits, Limit, Micros};
+use super::{Accounting, Algorithm, Check, CounterKey, FailureKind, Fraction, Hits, Limit, Micros};
 
 /// Verdict of a limit on one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,14 +28,17 @@ pub struct Outcome {
     /// Number of hits available after this call, rounded down: how many more checks of one hit
     /// would pass.
     pub available: Hits,
+    /// Number of hits that are held after this call, in the outcome of a peek on a limit with
+    /// [`Limit::reserve`]; otherwise 0.
+    pub held: Hits,
     /// Time until a refused check would pass if no other call were made, rounded up to the
     /// algorithm's tick. `None` if the check passes or if waiting does not help.
     pub retry_after: Option<Micros>,
     /// Time until the full limit is available again, that is, until the window ends or the bucket
     /// is full. Rounded up.
     pub reset_after: Micros,
-    /// Record of the charge or lease renewal; `None` if the check charged no hits and renewed no
-    /// lease.
+    /// Record of the charge, hold, or lease renewal; `None` if the check charged and held no hits and
+    /// renewed no lease.
     pub taken: Option<ChargeRecord>,
 }
 
@@ -46,6 +49,7 @@ impl Outcome {
             verdict: Verdict::Pass,
             charged: Hits::ZERO,
             available,
+            held: Hits::ZERO,
             retry_after: None,
             reset_after: Micros::ZERO,
             taken: None,
@@ -59,6 +63,7 @@ impl Outcome {
             verdict: Verdict::Refuse,
             charged: Hits::ZERO,
             available: Hits::ZERO,
+            held: Hits::ZERO,
             retry_after: Some(wait),
             reset_after: wait,
             taken: None,
@@ -80,14 +85,16 @@ impl Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChargeRecord {
     /// Hits charged, at least 1. For a lease renewal, the hits that the holder had before the
-    /// renewal.
+    /// renewal. For a hold, the hits that it held before; 0 if it was new or settled.
     pub hits: Hits,
-    /// Time of the charge by the store's clock, in microseconds since the Unix epoch.
+    /// Time of the charge by the store's clock, in microseconds since the Unix epoch. For a hold, the
+    /// time at which it ends.
     pub at: Micros,
     /// Start of the window that was charged; zero if the algorithm has no windows. For a lease
-    /// renewal, the time at which the old lease would have ended.
+    /// renewal, the time at which the old lease would have ended. For a hold, the time at which its
+    /// former hold would have ended; zero if there was none.
     pub window: Micros,
-    /// Identifier of the charge within its counter: the log entry or the slot holder. For a hybrid
+    /// Identifier of the charge within its counter: the log entry, the slot holder, or the hold. For a hybrid
     /// limit, the credits that were taken from the pool rather than from the class's own bucket.
     /// Zero for other algorithms.
     pub entry: u128,
@@ -106,6 +113,11 @@ pub struct Receipt {
 }
 
 impl Receipt {
+    /// Returns whether the receipt is that of a hold.
+    pub fn is_hold(&self) -> bool {
+        self.limit.reserve.is_some() && self.taken.entry != 0
+    }
+
     /// Returns the time that the refund takes in Redis at most, in microseconds, as measured. The
     /// refund of a log rewrites the takes after the refunded one.
     pub fn work(&self) -> u64 {
@@ -125,16 +137,19 @@ impl Receipt {
         outcome.taken.map(|taken| Receipt { key: check.key, limit: Arc::clone(check.limit), taken })
     }
 
-    /// Returns receipts for the charges to refund after an all-or-nothing call is rejected, and
-    /// changes `answers` to the state after the refund. Omits charges that also [apply to rejected
+    /// Returns receipts for the charges to refund after a call is rejected, and changes `answers` to the state after the refund. Omits charges that also [apply to rejected
     /// calls](Check::applies_when_rejected).
     ///
     /// `answers` must come from the store that will execute the refund.
-    pub fn for_rejected_call(checks: &[Check<'_>], answers: &mut [Answer]) -> Vec<Receipt> {
+    pub fn for_rejected_call(
+        checks: &[Check<'_>],
+        accounting: Accounting,
+        answers: &mut [Answer],
+    ) -> Vec<Receipt> {
         let mut receipts = Vec::new();
         for (check, answer) in checks.iter().zip(answers) {
             let Answer::Decided(outcome) = answer else { continue };
-            if check.applies_when_rejected() {
+            if check.applies_when_rejected(accounting) {
                 continue;
             }
             if let Some(receipt) = Receipt::for_check(check, outcome) {

@@ -3,7 +3,7 @@
 //! Not here: which caller has which permissions (`server::authz`).
 
 use super::named_enum::named_enum;
-use super::{Descriptor, Hits};
+use super::{Descriptor, Hits, HoldRequest};
 
 named_enum! {
     /// Access that callers have to the methods `Peek`, `ReadCounters`, `Refund`, and `ResetCounters` of
@@ -74,7 +74,10 @@ impl Permissions {
         descriptors.iter().fold(Permissions::NONE, |needed, descriptor| {
             needed.union(Permissions {
                 refund: descriptor.refund,
-                peek: descriptor.hits == Hits::ZERO && !descriptor.refund,
+                // A settle of 0 hits ends the caller's own hold.
+                peek: descriptor.hits == Hits::ZERO
+                    && !descriptor.refund
+                    && !matches!(descriptor.hold, Some(HoldRequest::Settle { .. })),
                 limits: descriptor.limit.is_some(),
             })
         })

@@ -38,6 +38,35 @@ pub struct Descriptor<'a> {
     /// `tidegate.slot` entry, which is not included in `entries`; `None` if the descriptor has no
     /// such entry.
     pub holder: Option<&'a [u8]>,
+    /// Hold to make or to settle with the hits; `None` if the descriptor has neither of the entries
+    /// `tidegate.hold` and `tidegate.settle`, which are not included in `entries`.
+    pub hold: Option<HoldRequest<'a>>,
+}
+
+/// What a descriptor does with its hits on limits with [`reserve`](super::Limit::reserve).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldRequest<'a> {
+    /// Holds the hits, an upper estimate. Other limits are charged.
+    Hold {
+        /// Id of the hold; if empty, Tidegate makes one.
+        id: &'a [u8],
+        /// Seconds after which the hold ends at the latest; a longer time than the limit's has no effect.
+        ttl_secs_max: u32,
+    },
+    /// Charges the hits, which were used, and ends the hold. Other limits are not asked.
+    Settle {
+        /// Id of the hold.
+        id: &'a [u8],
+    },
+}
+
+impl<'a> HoldRequest<'a> {
+    /// Returns the id of the hold; empty if Tidegate is to make one.
+    pub fn id(&self) -> &'a [u8] {
+        match self {
+            HoldRequest::Hold { id, .. } | HoldRequest::Settle { id } => id,
+        }
+    }
 }
 
 /// Entry of a descriptor. The key and value may contain any bytes, because they may come from

@@ -155,6 +155,7 @@ mod tests {
                 domain_known,
                 slot: None,
                 marks: Vec::new(),
+                hold: None,
             };
             let trace = Trace::begin(None, || Micros::SECOND);
             trace.record_decision("edge", 2, &decision);

@@ -167,6 +167,7 @@ mod tests {
             domain_known: true,
             slot: None,
             marks: Vec::new(),
+            hold: None,
         })
     }
 

@@ -126,6 +126,7 @@ pub(super) fn to_domain<'d>(
         has_hits_addend: descriptor.hits.is_some(),
         refund,
         limit: None,
+        hold: None,
         holder: descriptor.holder,
     };
     Ok(descriptors.iter().map(convert).collect())

@@ -23,12 +23,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::late_charges::LateCharge;
-use super::ledger::counts_hits;
 use super::merge::{LocalChecks, MergeResult, merge};
 use super::stack::Stack;
 use crate::domain::{
-    Accounting, Answer, Answers, Call, Check, ExecutionStatus, FailureKind, Hits, LateFate, Op,
-    Receipt, Source, Verdict,
+    Accounting, Algorithm, Answer, Answers, Call, Check, ExecutionStatus, FailureKind, Hits,
+    LateFate, Op, Receipt, Source, Verdict,
 };
 use crate::store::{LocalStore, Store};
 
@@ -77,7 +76,6 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
             |checks: &LocalChecks| self.ledger.decide_locally(call, checks, may_block);
         let MergeResult { is_admitted, receipts } = merge(call, &mut answers.each, decide_locally);
         if is_admitted != Some(true)
-            && call.accounting == Accounting::AllOrNothing
             && let Some(late) = answers.late.take()
         {
             late.settle(LateFate::Refund);
@@ -116,16 +114,21 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
     ) {
         let each = call.checks.iter().zip(answers).zip(received);
         let charges = each.filter_map(|((check, answer), received)| {
-            let (Op::Take { cost }, Answer::Decided(outcome)) = (check.op, answer) else {
-                return None;
-            };
+            let Answer::Decided(outcome) = answer else { return None };
             // Under `on_store_failure: allow`, an admitted check charges no local counter.
             let takes_cost = is_admitted && outcome.verdict == Verdict::Pass;
-            let hits = if takes_cost { cost } else { outcome.charged };
-            let is_charged =
-                *received == NOT_EXECUTED && hits > Hits::ZERO && counts_hits(check.limit);
-            let limit = Arc::clone(check.limit);
-            is_charged.then_some(LateCharge { key: check.key, limit, hits, role: check.role })
+            let hits = match check.op {
+                Op::Take { cost } if takes_cost => cost,
+                Op::Take { .. } => outcome.charged,
+                Op::Settle { cost } => cost,
+                Op::Peek { .. } | Op::Refund { .. } | Op::Hold { .. } => return None,
+            };
+            let settles = check.holder.filter(|_| check.comes_first());
+            let is_charged = *received == NOT_EXECUTED
+                && (settles.is_some() || hits > Hits::ZERO)
+                && !matches!(check.limit.algorithm, Algorithm::Concurrency(_));
+            let (key, limit, role) = (check.key, Arc::clone(check.limit), check.role);
+            is_charged.then_some(LateCharge { key, limit, hits, role, settles })
         });
         let send = || Arc::clone(self).send_late_charges();
         self.ledger.late_charges.add(charges, call.now, send);

@@ -15,7 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::runtime::Handle;
 
-use crate::domain::{Answer, Check, CounterKey, Hits, Limit, Micros, Op, Outcome, Role, Verdict};
+use crate::domain::{
+    Answer, Check, CounterKey, Hits, Holder, Limit, Micros, Op, Outcome, Role, Verdict,
+};
 use crate::store::owned_tasks::OwnedTasks;
 
 /// Maximum number of counters whose charges wait; charges to further counters are dropped. This is
@@ -29,19 +31,15 @@ pub(crate) struct LateCharge {
     pub(crate) limit: Arc<Limit>,
     pub(crate) hits: Hits,
     pub(crate) role: Role,
+    /// Hold that the hits settle, which may be 0; `None` for a plain charge.
+    pub(crate) settles: Option<Holder>,
 }
 
 impl LateCharge {
     pub(super) fn to_check(&self) -> Check<'_> {
-        let op = Op::Take { cost: self.hits };
-        Check {
-            key: self.key,
-            limit: &self.limit,
-            op,
-            role: self.role,
-            holder: None,
-            may_block: false,
-        }
+        let (cost, holder, role) = (self.hits, self.settles, self.role);
+        let op = if holder.is_some() { Op::Settle { cost } } else { Op::Take { cost } };
+        Check { key: self.key, limit: &self.limit, op, role, holder, may_block: false }
     }
 }
 
@@ -129,7 +127,10 @@ impl LateCharges {
 impl Queue {
     fn push(&mut self, charge: LateCharge) {
         let is_same = |waiting: &LateCharge| {
-            waiting.key == charge.key && Arc::ptr_eq(&waiting.limit, &charge.limit)
+            waiting.key == charge.key
+                && Arc::ptr_eq(&waiting.limit, &charge.limit)
+                // The second settle of a hold charges nothing.
+                && (waiting.settles, charge.settles) == (None, None)
         };
         match self.waiting.iter().position(is_same) {
             Some(at) => {
@@ -208,7 +209,13 @@ mod tests {
 
     fn charge(identity: u128, limit: &Arc<Limit>) -> LateCharge {
         let key = CounterKey { identity, tag: None };
-        LateCharge { key, limit: Arc::clone(limit), hits: Hits::ONE, role: Role::Required }
+        LateCharge {
+            key,
+            limit: Arc::clone(limit),
+            hits: Hits::ONE,
+            role: Role::Required,
+            settles: None,
+        }
     }
 
     #[test]

@@ -141,7 +141,8 @@ impl<L: LocalStore> Ledger<L> {
         is_counted: &[bool],
     ) {
         for (at, (check, answer)) in call.checks.iter().zip(answers).enumerate() {
-            let Answer::Decided(Outcome { charged, verdict, retry_after, .. }) = *answer else {
+            let Answer::Decided(Outcome { charged, taken, verdict, retry_after, .. }) = *answer
+            else {
                 continue;
             };
             if verdict == Verdict::Refuse
@@ -152,10 +153,11 @@ impl<L: LocalStore> Ledger<L> {
                 // The later of the block's end and the limit's own wait. The latter refuses, too.
                 self.local.block(check, wait.min(length), call.now);
             }
-            if !is_remote(at) || (!check.is_refund() && charged == Hits::ZERO) {
+            let is_charged = charged > Hits::ZERO || check.is_hold() && taken.is_some();
+            if !is_remote(at) || !check.comes_first() && !is_charged {
                 continue;
             }
-            if !check.is_refund() && check.role != Role::Shadow {
+            if !check.comes_first() && check.role != Role::Shadow {
                 self.over_admission.record_charge(charged, check.limit);
             }
             let is_counted = is_counted.get(at).is_some_and(|is_counted| *is_counted);
@@ -209,7 +211,7 @@ impl<L: LocalStore> Ledger<L> {
     /// did not answer their checks. Ignores shadow checks.
     pub(super) fn record_unconfirmed(&self, call: &Call<'_>, is_remote: impl Fn(usize) -> bool) {
         for (at, check) in call.checks.iter().enumerate() {
-            let Op::Take { cost } = check.op else { continue };
+            let (Op::Take { cost } | Op::Hold { cost, .. }) = check.op else { continue };
             if !is_remote(at) && check.role != Role::Shadow {
                 self.over_admission.record_unconfirmed_charge(check.limit, call.now);
                 self.stats.admitted_hits.fetch_add(cost.0, Ordering::AcqRel);
@@ -264,10 +266,10 @@ impl<L: LocalStore> Ledger<L> {
         }
     }
 
-    /// Applies a refund, or the charge of a decided check, to a local counter. If the limit has fewer
-    /// hits left, charges only those.
+    /// Applies a refund, a settle, a hold, or the charge of a decided check to a local counter. If the
+    /// limit has fewer hits left, charges only those, and holds nothing.
     fn apply(&self, check: &Check<'_>, charged: Hits, now: Micros) {
-        if check.is_refund() {
+        if check.comes_first() || check.is_hold() {
             self.local.decide_one(check, now);
             return;
         }
@@ -280,9 +282,11 @@ impl<L: LocalStore> Ledger<L> {
 }
 
 /// Returns whether this replica counts its own charges under a limit. Returns false for a
-/// concurrency limit, because another replica may release a slot that this replica has charged.
-pub(super) fn counts_hits(limit: &Limit) -> bool {
+/// concurrency limit, because another replica may release a slot that this replica has charged, and
+/// likewise for holds.
+fn counts_hits(limit: &Limit) -> bool {
     match limit.algorithm {
+        _ if limit.reserve.is_some() => false,
         Algorithm::FixedWindow(_)
         | Algorithm::SlidingWindow(_)
         | Algorithm::SlidingLog(_)

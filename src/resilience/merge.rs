@@ -7,7 +7,7 @@
 //! - `allow`: the check passes, and nothing is charged.
 //! - `local`: the check is decided on the local store.
 //!
-//! An unanswered refund under `deny` or `allow`, or a shadow refund under `error`, is applied to
+//! An unanswered refund or settle under `deny` or `allow`, or a shadow one under `error`, is applied to
 //! the local store instead.
 //!
 //! The call is then admitted or rejected as usual, regardless of which store answered. If it is
@@ -19,7 +19,7 @@
 use smallvec::SmallVec;
 
 use crate::domain::{
-    Accounting, Admission, Answer, Call, Check, Micros, OnStoreFailure, Outcome, Receipt, Role,
+    Admission, Answer, Call, Check, Micros, OnStoreFailure, Outcome, Receipt, Role,
 };
 
 /// Wait reported as `retry_after` for a check that is refused because the store is unavailable.
@@ -52,11 +52,9 @@ pub(super) fn merge(
     let wants_error = |check: &Check<'_>| {
         check.role != Role::Shadow && check.limit.on_store_failure == OnStoreFailure::Error
     };
-    let all_or_nothing = call.accounting == Accounting::AllOrNothing;
-    let refund = |answers: &mut [Answer]| match call.accounting {
-        Accounting::AllOrNothing => Receipt::for_rejected_call(call.checks, answers),
-        Accounting::Independent => Vec::new(),
-    };
+    let accounting = call.accounting;
+    let refund =
+        |answers: &mut [Answer]| Receipt::for_rejected_call(call.checks, accounting, answers);
     let mut each = call.checks.iter().zip(&*answers);
     if each.any(|(check, answer)| is_unanswered(answer) && wants_error(check)) {
         return MergeResult { is_admitted: None, receipts: refund(answers) };
@@ -67,15 +65,15 @@ pub(super) fn merge(
             continue;
         }
         match check.limit.on_store_failure {
-            OnStoreFailure::Allow if !check.is_refund() => {
+            OnStoreFailure::Allow if !check.comes_first() => {
                 // The used hits are unknown, so the whole capacity counts as available.
                 *answer = Answer::Decided(Outcome::pass(check.limit.capacity()));
             }
-            OnStoreFailure::Deny if !check.is_refund() => {
+            OnStoreFailure::Deny if !check.comes_first() => {
                 *answer = Answer::Decided(Outcome::refuse_for(DENY_RETRY_AFTER));
             }
             // This can only be a shadow check, whose answer has no effect.
-            OnStoreFailure::Error if !check.is_refund() => {}
+            OnStoreFailure::Error if !check.comes_first() => {}
             OnStoreFailure::Local
             | OnStoreFailure::Allow
             | OnStoreFailure::Deny
@@ -85,8 +83,8 @@ pub(super) fn merge(
             }
         }
     }
-    if all_or_nothing && Admission::from_answers(call.checks, answers).is_rejected() {
-        local_checks.retain(|(at, _)| call.checks[*at].applies_when_rejected());
+    if Admission::from_answers(call.checks, answers).is_rejected() {
+        local_checks.retain(|(at, _)| call.checks[*at].applies_when_rejected(accounting));
     }
     // The local store does not see the other checks, and would decide quota checks without them.
     let admission = Admission::from_answers(call.checks, answers);

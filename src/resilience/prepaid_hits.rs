@@ -216,7 +216,7 @@ impl<S: Store> PrepaidHits<S> {
                 Err(rest) => prepaid.decide_remaining(&call, rest).await,
             };
             let refund = async |each: &mut [Answer]| {
-                let receipts = Receipt::for_rejected_call(call.checks, each);
+                let receipts = Receipt::for_rejected_call(call.checks, call.accounting, each);
                 prepaid.store.refund(&receipts).await;
             };
             if answers.is_half_charged() {
@@ -441,7 +441,7 @@ pub(super) fn may_be_prepaid(check: &Check<'_>) -> bool {
 /// if the refusal means that nothing was charged.
 fn can_be_repeated(call: &Call<'_>) -> bool {
     let is_atomic = call.accounting == Accounting::AllOrNothing
-        && !call.checks.iter().any(Check::applies_when_rejected);
+        && !call.checks.iter().any(|check| check.applies_when_rejected(call.accounting));
     call.checks.len() == 1 || is_atomic
 }
 

@@ -236,6 +236,7 @@ impl PrepaidLots {
             verdict: Verdict::Pass,
             charged: cost,
             available: Hits(available).min(check.limit.capacity()),
+            held: Hits::ZERO,
             retry_after: None,
             reset_after: account.reset_at.saturating_sub(now),
             taken: Some(taken),

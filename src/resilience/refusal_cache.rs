@@ -17,7 +17,8 @@
 //! result of the next call. This applies to the refusals of:
 //!
 //! - peeks, bills (`charge: billed`), and checks with `charge: always`
-//! - concurrency limits, and counters that occur twice in the call
+//! - concurrency limits, limits with `reserve`, whose holds other calls settle, and counters that occur
+//!   twice in the call
 //!
 //! The first refusal of a counter whose refusals may be [transient] is repeated only for 50 ms.
 //! After that, one call checks with the store again. If it is refused, too, its refusal is repeated
@@ -302,6 +303,7 @@ impl RefusalCache {
             verdict: Verdict::Refuse,
             charged: Hits::ZERO,
             available: refusal.available,
+            held: Hits::ZERO,
             retry_after: Some(refusal.retry_at.saturating_sub(now)),
             reset_after: refusal.reset_at.saturating_sub(now),
             taken: None,
@@ -409,7 +411,8 @@ impl RefusalKey {
     /// Returns the cache key for a check, or `None` if refusals of this check are never cached.
     fn for_check(check: &Check<'_>) -> Option<RefusalKey> {
         let Op::Take { cost: cost @ Hits(1..) } = check.op else { return None };
-        if check.limit.charge == Charge::Always || check.holder.is_some() {
+        let limit = check.limit;
+        if limit.charge == Charge::Always || limit.reserve.is_some() || check.holder.is_some() {
             return None;
         }
         Some(RefusalKey { counter: check.key, cost, limit: limit_key(check.limit)? })

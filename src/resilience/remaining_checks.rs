@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 
-use crate::domain::{Accounting, Admission, Answer, Answers, Call, Check};
+use crate::domain::{Admission, Answer, Answers, Call, Check};
 
 /// Checks of a call that remain to be sent to the store.
 #[derive(Debug)]
@@ -23,10 +23,10 @@ impl<'a> RemainingChecks<'a> {
     /// reject the call, returns only the checks that apply even to a rejected call.
     pub(super) fn new(call: &Call<'a>, answers: &[Answer]) -> RemainingChecks<'a> {
         let admission = Admission::from_answers(call.checks, answers);
-        let is_rejected = call.accounting == Accounting::AllOrNothing && admission.is_rejected();
+        let is_rejected = admission.is_rejected();
         let positions: SmallVec<[usize; 8]> = (0..call.checks.len())
             .filter(|at| answers[*at] == Answer::NotAsked)
-            .filter(|at| !is_rejected || call.checks[*at].applies_when_rejected())
+            .filter(|at| !is_rejected || call.checks[*at].applies_when_rejected(call.accounting))
             .collect();
         let rest = |at: &usize| {
             let check = call.checks[*at];

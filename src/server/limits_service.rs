@@ -12,7 +12,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
@@ -20,12 +20,15 @@ use futures_util::stream::FuturesUnordered;
 use prost::Message as _;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task;
+use tokio::time::timeout;
 use tonic::Status;
 
 use super::authz::Caller;
-use super::rls_service::{CallTimestamps, Decide, RlsService, classify_outcome};
-use crate::decide::CounterSnapshot;
-use crate::domain::{CounterAccess, Lock, Permissions, RpcOutcome};
+use super::rls_service::{
+    CallTimestamps, DEADLINE_MIN, Decide, RlsService, classify_outcome, deadline_exceeded,
+};
+use crate::decide::{CallLimits, CounterSnapshot};
+use crate::domain::{CounterAccess, HoldId, Lock, Outcome, Permissions, RpcOutcome};
 use crate::store::owned_tasks::box_in_place;
 use crate::wire::decode::{self, DecodedRequest};
 use crate::wire::encode::{OptionalParts, ResponseBuffer, ResponseInput};
@@ -47,6 +50,9 @@ const DECISIONS_AT_STORE_MAX: usize = 512;
 /// Maximum number of checks of a batch, as a multiple of the maximum of a call. A call with the
 /// maximum of 2,048 checks takes a worker about a millisecond.
 pub(super) const CHECKS_FACTOR: usize = 16;
+
+/// Time that a call without a deadline may take, one hour. The store answers sooner.
+const DEADLINE_MAX: Duration = Duration::from_secs(3_600);
 
 /// Limit on the decisions of batches in flight in the process.
 #[derive(Debug)]
@@ -117,6 +123,8 @@ pub(crate) enum LimitsMethod {
     Refund,
     ReadCounters,
     ResetCounters,
+    Reserve,
+    Settle,
 }
 
 impl LimitsMethod {
@@ -128,6 +136,9 @@ impl LimitsMethod {
             "Refund" => LimitsMethod::Refund,
             "ReadCounters" => LimitsMethod::ReadCounters,
             "ResetCounters" => LimitsMethod::ResetCounters,
+            "Reserve" => LimitsMethod::Reserve,
+            // A release is a settle without an amount.
+            "Settle" | "Release" => LimitsMethod::Settle,
             _ => return None,
         })
     }
@@ -135,7 +146,9 @@ impl LimitsMethod {
     /// Returns the minimum access that the method requires.
     fn required_access(self) -> CounterAccess {
         match self {
-            LimitsMethod::Check => CounterAccess::Off,
+            LimitsMethod::Check | LimitsMethod::Reserve | LimitsMethod::Settle => {
+                CounterAccess::Off
+            }
             LimitsMethod::Peek | LimitsMethod::ReadCounters => CounterAccess::Read,
             LimitsMethod::Refund | LimitsMethod::ResetCounters => CounterAccess::Write,
         }
@@ -179,7 +192,59 @@ impl<D: Decide> RlsService<D> {
             LimitsMethod::ResetCounters => {
                 self.read_or_reset_counters(&message, caller, true).await
             }
+            LimitsMethod::Reserve | LimitsMethod::Settle => {
+                let is_settle = method == LimitsMethod::Settle;
+                let started = self.clock.monotonic_now();
+                let answered =
+                    self.reserve_or_settle(&message, is_settle, started, deadline, caller).await;
+                let outcome = classify_outcome(&answered.as_ref().map(drop).map_err(Status::clone));
+                let took = self.clock.monotonic_now() - started;
+                self.decider.observer().on_response(outcome, took);
+                answered
+            }
         }
+    }
+
+    /// Holds hits, or settles a hold. Returns the encoded `ReserveResponse` or `RateLimitResponse`, or an
+    /// error in the same cases as [`answer`](Self::answer).
+    async fn reserve_or_settle(
+        &self,
+        message: &[u8],
+        is_settle: bool,
+        started: Instant,
+        deadline: Option<Duration>,
+        caller: &Caller,
+    ) -> Result<Vec<u8>, Status> {
+        let now = self.clock.now();
+        let decoded = DecodedRequest::decode_hold(message, &self.bounds, is_settle);
+        let decoded = decoded.map_err(|error| self.reject_invalid(error))?;
+        let descriptors = decoded.descriptors();
+        self.authorize(caller, decoded.domain, &descriptors, Permissions::NONE)?;
+        let (request, policy) = (decoded.request(&descriptors), self.decider.policy());
+        if deadline.is_some_and(|left| left < DEADLINE_MIN) {
+            return Err(deadline_exceeded());
+        }
+        let left = deadline.unwrap_or(DEADLINE_MAX);
+        let deadline = deadline.and_then(|left| started.checked_add(left));
+        let limits = CallLimits { deadline, batch_checks: None };
+        let decision = self.decider.decide(&policy, &request, now, limits);
+        let decision = timeout(left, decision).await.map_err(|_| deadline_exceeded())?;
+        let decision = &decision.map_err(|error| self.reject_undecided(error))?;
+        let (rules, response_config) = (&**policy, &self.response_config);
+        let (request, descriptors, random) = (&decoded, &*descriptors, self.random(message, now));
+        let mut response = Vec::new();
+        ResponseInput { request, descriptors, decision, rules, response_config, now, random }
+            .encode(ResponseBuffer { bytes: &mut response, parts: &OptionalParts::new() });
+        if is_settle {
+            return Ok(response);
+        }
+        let sent = descriptors.iter().find_map(|descriptor| descriptor.hold);
+        let id = match &decision.hold {
+            None => b"",
+            Some(HoldId::Sent) => sent.map_or(&b""[..], |hold| hold.id()),
+            Some(HoldId::Generated(token)) => token.as_str().as_bytes(),
+        };
+        Ok(limits_messages::encode_reserved(id, &response))
     }
 
     /// Decides the requests of a batch independently. Sends as many of them to the store as may wait
@@ -327,7 +392,8 @@ impl<D: Decide> RlsService<D> {
 }
 
 fn to_counter_message(snapshot: &CounterSnapshot<'_>) -> Counter {
-    let state = snapshot.outcome.map(|outcome| (outcome.available, outcome.reset_after));
+    let of = |outcome: Outcome| (outcome.available, outcome.held, outcome.reset_after);
+    let state = snapshot.outcome.map(of);
     limits_messages::build_counter(snapshot.rule, snapshot.name, snapshot.capacity, state)
 }
 
@@ -386,7 +452,7 @@ mod tests {
     use super::*;
     use crate::clock::{Clock, ManualClock};
     use crate::decide::{Decider, GlobalModes};
-    use crate::domain::{Answer, Answers, Call, Hits, Outcome, Receipt, Source as Decided};
+    use crate::domain::{Answer, Answers, Call, Hits, Receipt, Source as Decided};
     use crate::policy::{self, Policy, Secret, Source};
     use crate::store::Store;
     use crate::wire::{ResponseConfig, ResponseSettings};

@@ -366,7 +366,7 @@ impl<D: Decide> RlsService<D> {
                 self.count_invalid(InvalidReason::Checks);
                 let message = format!(
                     "the request needs more than {CALL_WORK_MAX} us of Redis: 12 for a window or \
-                     bucket, 50 for a sliding log or hybrid counter, 30 and 1 for each slot for \
+                     bucket, 50 for a sliding log or hybrid counter, 60 with reserve, 30 and 1 for each slot for \
                      concurrency; split its descriptors over several requests, or ask for fewer slots"
                 );
                 Status::invalid_argument(message)
@@ -484,7 +484,7 @@ pub(super) fn classify_outcome(answered: &Result<(), Status>) -> RpcOutcome {
     }
 }
 
-fn deadline_exceeded() -> Status {
+pub(super) fn deadline_exceeded() -> Status {
     Status::deadline_exceeded("the deadline was over before the decision")
 }
 

@@ -282,6 +282,7 @@ mod tests {
             refund: false,
             limit: None,
             holder: None,
+            hold: None,
         }];
         let request = Request { domain, descriptors: &descriptors };
         calls.record(&request, reason, &String::new);

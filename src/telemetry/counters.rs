@@ -484,6 +484,7 @@ mod tests {
             domain_known: true,
             slot: None,
             marks: Vec::new(),
+            hold: None,
         };
         telemetry.on_decision(&decision(false));
         telemetry.on_decision(&decision(true));

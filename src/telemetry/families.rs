@@ -258,6 +258,7 @@ mod tests {
             domain_known: false,
             slot: None,
             marks: Vec::new(),
+            hold: None,
         });
         let request = Request { domain: "unknown", descriptors: &[] };
         let reasons = [(NoLimitReason::UnknownDomain, 5), (NoLimitReason::UnlistedValue, 6)];

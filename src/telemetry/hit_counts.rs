@@ -92,6 +92,7 @@ mod tests {
                 verdict,
                 charged: Hits(charged),
                 available: Hits(available),
+                held: Hits::ZERO,
                 retry_after: None,
                 reset_after: Micros::ZERO,
                 taken: None,

@@ -154,6 +154,7 @@ mod tests {
                 domain_known: true,
                 slot: None,
                 marks: Vec::new(),
+                hold: None,
             });
         }
         let passed = check_event(0, 1, Outcome::pass(Hits(9)));

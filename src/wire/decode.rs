@@ -26,7 +26,9 @@ use tonic::Status;
 
 use super::messages::RateLimitRequest;
 use super::messages::rate_limit_descriptor::RateLimitOverride;
-use crate::domain::{Bounds, Descriptor, Entry, Hits, InvalidReason, Override, Request, Unit};
+use crate::domain::{
+    Bounds, Descriptor, Entry, Hits, HoldRequest, InvalidReason, Override, Request, Unit,
+};
 
 /// Default maximum number of descriptors in one request.
 pub const DESCRIPTORS_MAX: usize = Bounds::DEFAULT.descriptors_max;
@@ -43,6 +45,15 @@ pub(super) const FIELDS_MAX: usize = Bounds::DEFAULT.fields_max;
 /// Key of the entry that names the holder of a concurrency slot. The entry is not part of the path
 /// that rules match, but counts towards [`ENTRIES_MAX`].
 pub const SLOT_KEY: &[u8] = b"tidegate.slot";
+
+/// Key of the entry that holds the descriptor's hits under the id in its value. Likewise removed.
+pub const HOLD_KEY: &[u8] = b"tidegate.hold";
+
+/// Key of the entry that settles the hold with the id in its value. Likewise removed.
+pub const SETTLE_KEY: &[u8] = b"tidegate.settle";
+
+/// First bytes of the keys of the entries that are removed before matching.
+const OWN_KEYS: &[u8] = b"tidegate.";
 
 /// Maximum length in bytes of a short message, which is decoded without counting its fields first.
 /// A short message has at most 8,192 fields, because a field takes at least two bytes. An empty
@@ -86,6 +97,8 @@ pub(crate) enum DecodeError {
     KeyEmpty { descriptor: usize },
     /// The request override of the descriptor with this index has an unknown unit.
     UnknownOverrideUnit { descriptor: usize, unit: i32 },
+    /// The descriptor with this index both holds and settles, or also refunds.
+    HoldConflict { descriptor: usize },
     /// The bytes are not a valid encoding of the protobuf message with this name.
     MalformedMessage(&'static str),
     /// The batch has no requests, or more than `requests_max`.
@@ -125,6 +138,11 @@ impl fmt::Display for DecodeError {
                 "descriptors[{descriptor}].limit.unit: {unit} is none of SECOND, MINUTE, HOUR, \
                  DAY, MONTH, YEAR"
             ),
+            DecodeError::HoldConflict { descriptor } => write!(
+                f,
+                "descriptors[{descriptor}]: tidegate.hold, tidegate.settle, and is_negative_hits \
+                 cannot be combined; send one of them"
+            ),
             DecodeError::MalformedMessage(message) => {
                 write!(f, "the message is not an encoded {message}")
             }
@@ -149,6 +167,7 @@ impl DecodeError {
             DecodeError::TooManyEntries { .. } => InvalidReason::Entries,
             DecodeError::KeyEmpty { .. } => InvalidReason::EmptyKey,
             DecodeError::UnknownOverrideUnit { .. } => InvalidReason::OverrideUnit,
+            DecodeError::HoldConflict { .. } => InvalidReason::HoldConflict,
         }
     }
 }
@@ -366,6 +385,7 @@ pub(crate) struct DecodedDescriptor<'b> {
     /// Request override of the descriptor; `None` if it has none.
     pub(crate) limit: Option<Override>,
     holder: Option<&'b [u8]>,
+    pub(crate) hold: Option<HoldRequest<'b>>,
 }
 
 impl<'b> DecodedRequest<'b> {
@@ -389,6 +409,54 @@ impl<'b> DecodedRequest<'b> {
             decoded_descriptors: SmallVec::new(),
             entries: SmallVec::new(),
         }
+    }
+
+    /// Decodes an encoded `ReserveRequest`, `SettleRequest`, or `ReleaseRequest` as the rate limit request
+    /// whose descriptors have the entry for it. This works because domain and descriptors have the same
+    /// numbers in all of them. A release has no amount.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`decode`](Self::decode), and [`DecodeError::HoldConflict`].
+    pub(crate) fn decode_hold(
+        encoded: &'b [u8],
+        bounds: &Bounds,
+        is_settle: bool,
+    ) -> Result<Self, DecodeError> {
+        let malformed = |error| match error {
+            DecodeError::Malformed if is_settle => DecodeError::MalformedMessage("SettleRequest"),
+            DecodeError::Malformed => DecodeError::MalformedMessage("ReserveRequest"),
+            error => error,
+        };
+        let mut request = DecodedRequest::decode(encoded, bounds).map_err(malformed)?;
+        // The number of `hits_addend` is that of the amount.
+        request.hits_addend = 0;
+        let (mut amount, mut ttl, mut id) = (0, prost_types::Duration::default(), &b""[..]);
+        let mut fields = FieldReader(encoded);
+        while let Some((field, value)) = fields.next().map_err(malformed)? {
+            match field {
+                3 => amount = value.into_u64().map_err(malformed)?,
+                4 => ttl.merge(value.into_bytes()?).map_err(|error| malformed(error.into()))?,
+                5 => id = value.into_bytes().map_err(malformed)?,
+                _ => {}
+            }
+        }
+        let ttl_secs = ttl.seconds.saturating_add(i64::from(ttl.nanos > 0)).max(0);
+        let ttl_secs_max = match u32::try_from(ttl_secs) {
+            Ok(0) | Err(_) => u32::MAX,
+            Ok(seconds) => seconds,
+        };
+        for (at, descriptor) in request.decoded_descriptors.iter_mut().enumerate() {
+            if descriptor.refund || descriptor.hold.is_some() {
+                return Err(DecodeError::HoldConflict { descriptor: at });
+            }
+            descriptor.hits_addend = Some(amount);
+            descriptor.hold = Some(match is_settle {
+                true => HoldRequest::Settle { id },
+                false => HoldRequest::Hold { id, ttl_secs_max },
+            });
+        }
+        Ok(request)
     }
 
     /// Decodes an encoded `RateLimitRequest` into an [`empty`](Self::empty) request. Saves copying
@@ -429,6 +497,7 @@ impl<'b> DecodedRequest<'b> {
             refund: false,
             limit: None,
             holder: None,
+            hold: None,
         };
         let (mut entries, mut limit) = (0, None::<RateLimitOverride>);
         let mut fields = FieldReader(encoded);
@@ -443,10 +512,9 @@ impl<'b> DecodedRequest<'b> {
                     if entry.key.is_empty() {
                         return Err(DecodeError::KeyEmpty { descriptor });
                     }
-                    if entry.key == SLOT_KEY {
-                        // Envoy sends an empty value if the header or metadata is empty.
-                        head.holder = Some(entry.value).filter(|holder| !holder.is_empty());
-                    } else {
+                    if !entry.key.starts_with(OWN_KEYS)
+                        || !head.add_own_entry(&entry, descriptor)?
+                    {
                         self.entries.push(entry);
                     }
                 }
@@ -459,6 +527,9 @@ impl<'b> DecodedRequest<'b> {
         }
         head.entries.end = self.entries.len();
         head.limit = limit.map(|limit| decode_override(limit, descriptor)).transpose()?;
+        if head.refund && head.hold.is_some() {
+            return Err(DecodeError::HoldConflict { descriptor });
+        }
         self.decoded_descriptors.push(head);
         Ok(())
     }
@@ -482,6 +553,7 @@ impl<'b> DecodedRequest<'b> {
             refund: head.refund,
             limit: head.limit,
             holder: head.holder,
+            hold: head.hold,
         }));
     }
 
@@ -489,6 +561,29 @@ impl<'b> DecodedRequest<'b> {
     /// [`descriptors`](Self::descriptors).
     pub(crate) fn request<'r>(&'r self, descriptors: &'r [Descriptor<'r>]) -> Request<'r> {
         Request { domain: self.domain, descriptors }
+    }
+}
+
+impl<'b> DecodedDescriptor<'b> {
+    /// Reads an entry that is removed before matching. Returns whether it is one.
+    #[cold]
+    fn add_own_entry(&mut self, entry: &Entry<'b>, at: usize) -> Result<bool, DecodeError> {
+        let id = entry.value;
+        let hold = match entry.key {
+            SLOT_KEY => {
+                // Envoy sends an empty value if the header or metadata is empty.
+                self.holder = Some(id).filter(|holder| !holder.is_empty());
+                return Ok(true);
+            }
+            HOLD_KEY => HoldRequest::Hold { id, ttl_secs_max: u32::MAX },
+            SETTLE_KEY => HoldRequest::Settle { id },
+            _ => return Ok(false),
+        };
+        // Not twice either: the hits are those of one hold.
+        match self.hold.replace(hold) {
+            None => Ok(true),
+            Some(_) => Err(DecodeError::HoldConflict { descriptor: at }),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! On a rejection, the metadata names the limit that rejected the call and the source of the
 //! decision. If the call acquired concurrency slots without naming a holder, the metadata contains
-//! the token that Tidegate generated for the holder. If enabled, it also repeats the request under
+//! the token that Tidegate generated for the holder. If it holds hits, the metadata contains their id. If enabled, it also repeats the request under
 //! the keys of envoyproxy/ratelimit.
 //!
 //! Not here: the settings that enable each part of the metadata (`response_config`).
@@ -14,7 +14,7 @@ use serde_json::Value as Json;
 
 use super::decode::DecodedRequest;
 use super::response_headers::limit_name;
-use crate::domain::{Code, Decision, Descriptor, HolderToken, Override, WaitPrecision};
+use crate::domain::{Code, Decision, Descriptor, HoldId, Override, WaitPrecision};
 use crate::policy::Policy;
 
 /// Metadata key of the object that describes a rejection.
@@ -24,6 +24,10 @@ const TIDEGATE_KEY: &str = "tidegate";
 /// level, because documented Envoy configurations read it at this path. It is set only if the call
 /// acquired slots, so that Envoy sends no release for other calls.
 const HOLDER_KEY: &str = "slot";
+
+/// Metadata key of the id with which the caller settles its hold. At the top level, and set only if the
+/// call was admitted and holds hits, for the same reasons.
+const HOLD_KEY: &str = "hold";
 
 /// Maximum size in bytes of the merged metadata of all rules that passed. A call can have thousands
 /// of descriptors, each with its own metadata, and Envoy keeps the merged metadata for each
@@ -52,9 +56,26 @@ pub(super) fn add_refusal(decision: &Decision<'_>, target: &mut Struct) {
     insert_field(target, TIDEGATE_KEY, Kind::StructValue(refusal));
 }
 
-/// Adds the token that names the holder of the acquired concurrency slots, under [`HOLDER_KEY`].
-pub(super) fn add_holder(holder: &HolderToken, target: &mut Struct) {
-    insert_field(target, HOLDER_KEY, string_kind(holder.as_str()));
+/// Adds the token that names the holder of the acquired concurrency slots, under [`HOLDER_KEY`], and the
+/// id of the hold under [`HOLD_KEY`].
+pub(super) fn add_holders(
+    decision: &Decision<'_>,
+    descriptors: &[Descriptor<'_>],
+    target: &mut Struct,
+) {
+    if let Some(holder) = &decision.slot {
+        insert_field(target, HOLDER_KEY, string_kind(holder.as_str()));
+    }
+    let id = match &decision.hold {
+        None => return,
+        Some(HoldId::Generated(token)) => token.as_str().into(),
+        Some(HoldId::Sent) => {
+            let sent = descriptors.iter().filter_map(|descriptor| descriptor.hold);
+            let id = sent.map(|hold| hold.id()).find(|id| !id.is_empty());
+            String::from_utf8_lossy(id.unwrap_or_default())
+        }
+    };
+    insert_field(target, HOLD_KEY, string_kind(&id));
 }
 
 /// Adds the request under the keys of envoyproxy/ratelimit (`domain`, `descriptors`, and

@@ -71,8 +71,8 @@ pub(crate) struct ResponseInput<'a, 'b> {
 
 impl ResponseInput<'_, '_> {
     /// Appends the encoded response to `out`. Leaves out the optional parts for which the answer
-    /// has no room: first the request metadata, then the rest. Codes, numbers, and the holder of
-    /// concurrency slots are never left out.
+    /// has no room: first the request metadata, then the rest. Codes, numbers, the holder of
+    /// concurrency slots, and the id of a hold are never left out.
     pub(crate) fn encode(&self, buffer: ResponseBuffer<'_>) {
         let ResponseBuffer { bytes: out, parts } = buffer;
         let statuses = &self.decision.statuses;
@@ -98,9 +98,9 @@ impl ResponseInput<'_, '_> {
         }
         // From the first result without room on, no result of a batch builds any of these parts.
         parts.bytes_left.store(0, Ordering::Relaxed);
-        if let Some(holder) = &self.decision.slot {
+        if self.decision.slot.is_some() || self.decision.hold.is_some() {
             let mut metadata = Struct::default();
-            dynamic_metadata::add_holder(holder, &mut metadata);
+            dynamic_metadata::add_holders(self.decision, self.descriptors, &mut metadata);
             let dynamic_metadata = Some(metadata);
             RateLimitResponse { dynamic_metadata, ..Default::default() }.encode_raw(out);
         }
@@ -157,7 +157,7 @@ impl ResponseInput<'_, '_> {
             response.raw_body = text.into_bytes();
             headers.push(content_type);
         }
-        if refused || request_metadata || decision.slot.is_some() {
+        if refused || request_metadata || decision.slot.is_some() || decision.hold.is_some() {
             response.dynamic_metadata = Some(self.build_metadata(request_metadata));
         }
         response
@@ -178,9 +178,7 @@ impl ResponseInput<'_, '_> {
         if self.decision.code == Code::OverLimit {
             dynamic_metadata::add_refusal(self.decision, &mut all);
         }
-        if let Some(holder) = &self.decision.slot {
-            dynamic_metadata::add_holder(holder, &mut all);
-        }
+        dynamic_metadata::add_holders(self.decision, self.descriptors, &mut all);
         all
     }
 }

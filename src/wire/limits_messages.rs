@@ -68,6 +68,19 @@ fn encode_result(field: u8, result: Result<&[u8], Status>, out: &mut Vec<u8>) {
     }
 }
 
+/// Encodes a `ReserveResponse` with the id of the hold, empty if there is none, and an encoded response.
+pub(crate) fn encode_reserved(id: &[u8], response: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(id.len() + response.len() + 8);
+    encode_message(RESERVED_ID_FIELD, &mut out, |out| out.extend_from_slice(id));
+    encode_message(RESERVED_RESPONSE_FIELD, &mut out, |out| out.extend_from_slice(response));
+    out
+}
+
+/// Number of the protobuf field `ReserveResponse.id`.
+const RESERVED_ID_FIELD: u8 = 1;
+/// Number of the protobuf field `ReserveResponse.response`.
+const RESERVED_RESPONSE_FIELD: u8 = 2;
+
 /// Decodes an encoded `CountersRequest` as a rate limit request with one descriptor. This works
 /// because its fields have the same numbers as the domain and descriptors of a `RateLimitRequest`.
 ///
@@ -86,20 +99,21 @@ pub(crate) fn decode_counters_request<'b>(
     })
 }
 
-/// Builds the message that describes one counter. `state` contains the available hits and the time
-/// until all hits are available; `None` if the store did not answer.
+/// Builds the message that describes one counter. `state` contains the available hits, the held hits,
+/// and the time until all hits are available; `None` if the store did not answer.
 pub(crate) fn build_counter(
     rule: &str,
     limit: &str,
     capacity: Hits,
-    state: Option<(Hits, Micros)>,
+    state: Option<(Hits, Hits, Micros)>,
 ) -> Counter {
     Counter {
         rule: rule.to_owned(),
         limit: limit.to_owned(),
         capacity: capacity.0,
-        available: state.map(|(available, _)| available.0),
-        reset_after: state.map(|(_, reset)| to_proto_duration(reset)),
+        available: state.map(|(available, ..)| available.0),
+        reset_after: state.map(|(.., reset)| to_proto_duration(reset)),
+        held: state.map_or(0, |(_, held, _)| held.0),
     }
 }
 
@@ -179,9 +193,10 @@ mod tests {
             capacity: 5,
             available: Some(2),
             reset_after: Some(Duration { seconds: 61, nanos: 500_001_000 }),
+            held: 1,
         };
-        assert_eq!(counter(Some((Hits(2), Micros(61_500_001)))), expected);
-        let unanswered = Counter { available: None, reset_after: None, ..expected };
+        assert_eq!(counter(Some((Hits(2), Hits(1), Micros(61_500_001)))), expected);
+        let unanswered = Counter { available: None, reset_after: None, held: 0, ..expected };
         assert_eq!(counter(None), unanswered);
     }
 }

@@ -32,7 +32,7 @@ mod response_headers;
 pub(crate) mod struct_json;
 pub(crate) mod traceparent;
 
-pub use decode::{DESCRIPTORS_MAX, ENTRIES_MAX, MESSAGE_BYTES_MAX, SLOT_KEY};
+pub use decode::{DESCRIPTORS_MAX, ENTRIES_MAX, HOLD_KEY, MESSAGE_BYTES_MAX, SETTLE_KEY, SLOT_KEY};
 pub use error::WireError;
 pub use messages::FILE_DESCRIPTOR_SET;
 pub use refusal_body::BODY_BYTES_MAX;

@@ -99,6 +99,7 @@ fn used(policy: &Policy) {
             refund: false,
             limit: None,
             holder: None,
+            hold: None,
         };
         let descriptors = [descriptor];
         let request = Request { domain: "edge", descriptors: &descriptors };

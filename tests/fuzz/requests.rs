@@ -24,7 +24,7 @@ const EDGE: &str = include_str!("policy.yaml");
 const COUNTERS_MAX: usize = 300_000;
 const MAX_KEYS: usize = 20_000;
 
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 16] = [
     "a",
     "b",
     "a_b",
@@ -37,6 +37,8 @@ const KEYS: [&str; 14] = [
     "flow",
     "quota",
     "tidegate.slot",
+    "tidegate.hold",
+    "tidegate.settle",
     "",
     "*",
 ];

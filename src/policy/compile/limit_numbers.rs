@@ -5,8 +5,8 @@
 
 use crate::domain::{
     Algorithm, Bucket, CREDITS_BOUND, Calendar, Charge, Concurrency, FixedWindow, Hits, Limit,
-    Micros, OnStoreFailure, Rate, Refill, STORED_ENTRIES_MAX, SlidingLog, SlidingWindow, Unit,
-    Window,
+    Micros, OnStoreFailure, Rate, Refill, Reserve, STORED_ENTRIES_MAX, SlidingLog, SlidingWindow,
+    Unit, Window,
 };
 use crate::policy::diagnostic::DiagnosticKind;
 use crate::policy::spec::WINDOW_MAX;
@@ -35,6 +35,7 @@ pub(crate) struct RawLimit {
     pub(crate) calendar: Option<Calendar>,
     pub(crate) lease: Micros,
     pub(crate) on_store_failure: OnStoreFailure,
+    pub(crate) reserve: Option<Reserve>,
 }
 
 /// Reason why the numbers of a limit are invalid: they conflict, or exceed the range of the
@@ -81,8 +82,17 @@ impl RawLimit {
     /// `on_store_failure` of this limit. Consumer classes also get their limits from this function.
     pub(crate) fn with_algorithm(&self, algorithm: Algorithm, rate: Rate, limit_id: u64) -> Limit {
         let (charge, on_store_failure) = (self.charge, self.on_store_failure);
-        let (prepay, block_seconds) = (false, None);
-        Limit { algorithm, rate, charge, on_store_failure, prepay, block_seconds, limit_id }
+        let (prepay, block_seconds, reserve) = (false, None, self.reserve);
+        Limit {
+            algorithm,
+            rate,
+            charge,
+            on_store_failure,
+            prepay,
+            block_seconds,
+            reserve,
+            limit_id,
+        }
     }
 
     /// Returns an error if the cost of one request exceeds the capacity of `limit`, unless the
@@ -157,7 +167,9 @@ impl RawLimit {
                 Algorithm::Concurrency(Concurrency { slots: hits, lease: self.lease })
             }
             AlgorithmName::TokenBucket => {
-                Algorithm::Bucket(compile_bucket(hits.0, length, self.burst, self.charge)?)
+                // A settle is charged as a bill is.
+                let charge = if self.reserve.is_some() { Charge::Billed } else { self.charge };
+                Algorithm::Bucket(compile_bucket(hits.0, length, self.burst, charge)?)
             }
             AlgorithmName::LeakyBucket => {
                 // A leaky bucket paces requests, so its default burst is 1.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::limit_context::{LimitContext, limit_id, report_bounds_error};
 use super::limit_numbers::{DEFAULT_LEASE_SECS, RawLimit};
 use super::{soft_limit, tiers, time_zone};
-use crate::domain::{Anchor, Calendar, Charge, Micros, Rate, Unit};
+use crate::domain::{Anchor, Calendar, Charge, Micros, Rate, Reserve, Unit};
 use crate::policy::diagnostic::{DiagnosticKind, PathStep, Target, quoted, to_u32};
 use crate::policy::spec::{LimitSpec, TierMethod};
 use crate::policy::syntax::keywords::{self, Key};
@@ -27,7 +27,7 @@ pub(crate) struct RateLimit {
 }
 
 /// Keys that configure counting and therefore conflict with `unlimited`.
-const COUNTING_KEYS: [Key; 16] = [
+const COUNTING_KEYS: [Key; 17] = [
     keywords::UNIT_MULTIPLIER,
     keywords::ALGORITHM,
     keywords::BURST,
@@ -36,6 +36,7 @@ const COUNTING_KEYS: [Key; 16] = [
     keywords::RULE_FAILURE,
     keywords::PER,
     keywords::PREPAY,
+    keywords::RESERVE,
     keywords::ALIGN,
     keywords::TIME_ZONE,
     keywords::ANCHOR,
@@ -153,6 +154,7 @@ fn read_limit<'d>(
     let soft = soft_limit::read(reader, fields, context.defaults.near_at);
     let block = read_block(reader, fields, raw.as_ref().ok(), prepay == Ok(true));
     let (raw, per, soft) = (raw?, per?, soft?);
+    check_reserve(reader, fields, &raw, prepay == Ok(true))?;
     let window = raw.rate.window().0.to_be_bytes();
     let mut identity: Vec<Vec<u8>> = vec![
         context.defaults.domain.into(),
@@ -231,6 +233,7 @@ fn read_raw_limit<'d>(
     let charge = reader.read_word(fields, &keywords::CHARGE);
     let failure = reader.read_word(fields, &keywords::RULE_FAILURE);
     let calendar = read_calendar(reader, fields, algorithm, unit, multiplier);
+    let reserve = read_reserve(reader, fields);
     Ok(RawLimit {
         rate: Rate {
             unit: unit?,
@@ -250,7 +253,58 @@ fn read_raw_limit<'d>(
         calendar: calendar?,
         lease: Micros::from_secs(lease?.unwrap_or(DEFAULT_LEASE_SECS)),
         on_store_failure: failure?.unwrap_or(context.defaults.on_store_failure),
+        reserve: reserve?,
     })
+}
+
+/// Reads `reserve`.
+fn read_reserve<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> ReadResult<Reserve> {
+    let ttl = reader.read_map(fields, &keywords::RESERVE, |reader, fields| {
+        match reader.read_number(fields, &keywords::RESERVE_TTL)? {
+            Some(ttl) => Ok(Reserve::from_secs(to_u32(ttl))),
+            None => {
+                let message = "`reserve` needs `ttl`, the seconds after which a hold ends; write \
+                               `reserve: {ttl: 60}`";
+                Err(reader.report(Target::Value, DiagnosticKind::Missing, message))
+            }
+        }
+    })?;
+    Ok(ttl.flatten())
+}
+
+/// Reports `reserve` if it conflicts with the algorithm, or with another key.
+fn check_reserve<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    raw: &RawLimit,
+    prepay: bool,
+) -> Result<(), ErrorReported> {
+    if raw.reserve.is_none() {
+        return Ok(());
+    }
+    let message = match raw.algorithm {
+        AlgorithmName::SlidingWindow
+        | AlgorithmName::SlidingLog
+        | AlgorithmName::LeakyBucket
+        | AlgorithmName::Concurrency => format!(
+            "hits of `{}` cannot be held; remove `reserve`, or use fixed_window or token_bucket",
+            raw.algorithm.as_str()
+        ),
+        AlgorithmName::FixedWindow | AlgorithmName::TokenBucket => {
+            let conflicts = [
+                (fields.is_set(&keywords::TIERS), "`tiers`, whose classes share a bucket"),
+                (prepay, "`prepay`, because Redis must see every hold"),
+                (raw.cost != 1, "`cost`, because a settle charges what was used"),
+            ];
+            match conflicts.iter().find(|(is_set, _)| *is_set) {
+                Some((_, key)) => {
+                    format!("`reserve` cannot be combined with {key}; remove one of the two")
+                }
+                None => return Ok(()),
+            }
+        }
+    };
+    Err(reader.report_key(&keywords::RESERVE, DiagnosticKind::Conflict, message))
 }
 
 /// Reads `prepay`. Returns true for `auto`, and reports `auto` if it conflicts with the algorithm,

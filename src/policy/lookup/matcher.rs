@@ -12,8 +12,8 @@ use super::counter_key::{EntryValue, Identity};
 use super::request_override::{compile_override, replace_number};
 use super::tree::{Domain, KeyEntry, KeyTemplate, NameId, NodeId, Policy, Rule, SelectedLimit};
 use crate::domain::{
-    Accounting, Algorithm, Bounds, Charge, Check, CounterKey, Descriptor, Entry, Hits, Holder,
-    Limit, Op, Request, Role, RuleId,
+    Accounting, Algorithm, Bounds, Charge, Check, CounterKey, Descriptor, Entry, Hits, HoldRequest,
+    Holder, Limit, Op, Request, Role, RuleId,
 };
 use crate::policy::spec::LimitSpec;
 
@@ -227,9 +227,12 @@ impl Policy {
                         }
                         let entries = descriptor.entries;
                         let Some(selected) = template.select_limit(spec, entries) else { continue };
-                        let key =
-                            self.counter_key(&mut identity, selected.prefix, template, entries);
-                        let (limit, op) = requested_op(descriptor, selected, spec.cost);
+                        let prefix = selected.prefix;
+                        let Some((limit, op)) = requested_op(descriptor, selected, spec.cost)
+                        else {
+                            continue;
+                        };
+                        let key = self.counter_key(&mut identity, prefix, template, entries);
                         let name = spec.name.as_deref().unwrap_or("");
                         let may_block = !is_bill(&selected, descriptor);
                         let check = Check { key, limit, op, role, holder: None, may_block };
@@ -246,12 +249,14 @@ impl Policy {
                         // `match_descriptor` compiled the limit with the charge of this descriptor.
                         let bill_limit = spec.bill_limit.as_ref().map(|_| limit);
                         let selected = SelectedLimit { limit, bill_limit, prefix };
-                        let (limit, op) = requested_op(descriptor, selected, spec.cost);
-                        let role = role_of_rule(rule, quotas);
                         let may_block = !is_bill(&selected, descriptor);
-                        let check = Check { key, limit, op, role, holder: None, may_block };
-                        let name = spec.name.as_deref().unwrap_or("");
-                        checks.push(check, name, self.checks_max);
+                        if let Some((limit, op)) = requested_op(descriptor, selected, spec.cost) {
+                            let role = role_of_rule(rule, quotas);
+                            let check = Check { key, limit, op, role, holder: None, may_block };
+                            let name = spec.name.as_deref().unwrap_or("");
+                            checks.push(check, name, self.checks_max);
+                            self.set_holder(checks, descriptor);
+                        }
                     }
                 }
                 DescriptorMatch::Override(_) => {
@@ -260,10 +265,12 @@ impl Policy {
                         let key = self.override_key(&mut identity, domain, limit, entries);
                         // `match_descriptor` compiled the limit with the charge of this descriptor.
                         let selected = SelectedLimit { limit, bill_limit: None, prefix: &[] };
-                        let (limit, op) = requested_op(descriptor, selected, 1);
-                        let (role, holder, may_block) = (Role::Required, None, false);
-                        let check = Check { key, limit, op, role, holder, may_block };
-                        checks.push(check, "", self.checks_max);
+                        if let Some((limit, op)) = requested_op(descriptor, selected, 1) {
+                            let (role, holder, may_block) = (Role::Required, None, false);
+                            let check = Check { key, limit, op, role, holder, may_block };
+                            checks.push(check, "", self.checks_max);
+                            self.set_holder(checks, descriptor);
+                        }
                     }
                 }
             }
@@ -293,8 +300,17 @@ impl Policy {
     }
 
     /// Sets the slot holder of the last check if its limit is a concurrency limit and the
-    /// descriptor names a holder.
+    /// descriptor names a holder, or the hold that the descriptor makes or settles.
     fn set_holder(&self, checks: &mut Checks<'_, '_>, descriptor: &Descriptor<'_>) {
+        if let (Some(check), Some(hold)) = (checks.each.last_mut(), descriptor.hold)
+            && check.limit.reserve.is_some()
+        {
+            let is_named = !hold.id().is_empty();
+            check.holder = is_named.then(|| self.hash_holder(hold.id()));
+            if let HoldRequest::Settle { .. } = hold {
+                check.role = Role::Shadow;
+            }
+        }
         if let (Some(check), Some(text)) = (checks.each.last_mut(), descriptor.holder)
             && matches!(check.limit.algorithm, Algorithm::Concurrency(_))
         {
@@ -423,15 +439,19 @@ fn push_key_entries(identity: &mut Identity, key: &[KeyEntry], entries: &[Entry<
 /// be refused.
 ///
 /// Under `charge: billed`, hits from the descriptor's own `hits_addend` are a bill. A bill is not
-/// multiplied by the rule's `cost`, because its hits have already been used.
+/// multiplied by the rule's `cost`, because its hits have already been used. Returns `None` if the limit
+/// is not asked.
 fn requested_op<'a>(
     descriptor: &Descriptor<'_>,
     selected: SelectedLimit<'a>,
     cost: u64,
-) -> (&'a Arc<Limit>, Op) {
+) -> Option<(&'a Arc<Limit>, Op)> {
+    if let Some(hold) = descriptor.hold {
+        return requested_hold(hold, descriptor.hits, selected.limit, cost);
+    }
     let (hits, request_cost) = (descriptor.hits, Hits(cost));
     let cost = Hits(hits.0.saturating_mul(cost));
-    match selected.bill_limit {
+    Some(match selected.bill_limit {
         // Less than a reset.
         _ if descriptor.refund => {
             (selected.limit, Op::Refund { cost: cost.min(Hits(u64::MAX - 1)) })
@@ -439,7 +459,26 @@ fn requested_op<'a>(
         _ if hits == Hits::ZERO => (selected.limit, Op::Peek { hits: request_cost }),
         Some(limit) if descriptor.has_hits_addend => (limit, Op::Take { cost: hits }),
         Some(_) | None => (selected.limit, Op::Take { cost }),
-    }
+    })
+}
+
+/// Returns the operation of a descriptor that holds hits or settles, and the limit. Returns `None` for a
+/// settle on a limit without `reserve`, which was charged the estimate. An estimate is no bill.
+fn requested_hold<'a>(
+    hold: HoldRequest<'_>,
+    hits: Hits,
+    limit: &'a Arc<Limit>,
+    cost: u64,
+) -> Option<(&'a Arc<Limit>, Op)> {
+    let op = match (hold, limit.reserve) {
+        (HoldRequest::Settle { .. }, reserve) => Op::Settle { cost: reserve.map(|_| hits)? },
+        (HoldRequest::Hold { .. }, _) if hits == Hits::ZERO => Op::Peek { hits: Hits(cost) },
+        (HoldRequest::Hold { .. }, None) => Op::Take { cost: Hits(hits.0.saturating_mul(cost)) },
+        (HoldRequest::Hold { ttl_secs_max, .. }, Some(reserve)) => {
+            Op::Hold { cost: hits, ttl_secs: reserve.ttl_secs().min(ttl_secs_max) }
+        }
+    };
+    Some((limit, op))
 }
 
 /// Returns whether a descriptor's hits are a bill: hits above 0 of its own, under `charge: billed`.

@@ -32,6 +32,7 @@ pub fn compile_override(domain: &str, request_override: &Override, charge: Charg
         on_store_failure: OnStoreFailure::default(),
         prepay: false,
         block_seconds: None,
+        reserve: None,
         limit_id: Limit::OVERRIDE_BIT
             | stable_hash(&[
                 domain.as_bytes(),
@@ -78,7 +79,7 @@ pub(crate) fn replace_number(limit: &Limit, request_override: &Override) -> Opti
             // No override owes more than the rule's largest debt and one window, in which at least
             // one hit refills. All overrides have this bound, so none clamps what another one owes.
             let debt_burst = Hits(bucket.debt_at(refill).0.saturating_add(hits.0)).max(burst);
-            let fits = debt_burst.0 <= refill.burst_max(limit.charge);
+            let fits = debt_burst.0 <= refill.burst_max(limit.debt_charge());
             fits.then_some(Algorithm::Bucket(Bucket { burst, debt_burst, refill, ..*bucket }))?
         }
         Algorithm::SlidingWindow(_)

@@ -102,6 +102,9 @@ pub(crate) fn format_limit(rule: &Rule, spec: &LimitSpec, with_name: bool) -> St
     if limit.prepay {
         text.push_str(", prepay: auto");
     }
+    if let Some(reserve) = limit.reserve {
+        let _ = write!(text, ", reserve: {} s", reserve.ttl_secs());
+    }
     if let Some(seconds) = limit.block_seconds {
         let _ = write!(text, ", block: {seconds} s");
     }

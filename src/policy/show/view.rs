@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::listing::{algorithm_name, calendar_of, format_soft_limit};
-use crate::domain::{Algorithm, Calendar, Limit};
+use crate::domain::{Algorithm, Calendar, Limit, Reserve};
 use crate::policy::lookup::tree::{KeyTemplate, Policy, Rule};
 use crate::policy::spec::{LimitSpec, TiersSpec};
 use crate::policy::words::Prepay;
@@ -72,6 +72,8 @@ pub struct LimitView<'p> {
     pub charge: &'static str,
     /// Whether replicas may take hits of a hot counter in advance: `auto` or `off`.
     pub prepay: &'static str,
+    /// Seconds after which a hold that was not settled ends; absent if calls cannot hold hits.
+    pub reserve_ttl: Option<u32>,
     /// Action taken if the store is unavailable: `local`, `allow`, `deny`, or `error`.
     pub on_store_failure: &'static str,
     /// Keys of the entries that the counter key contains. If empty, all requests share one counter.
@@ -152,6 +154,7 @@ impl Policy {
             cost: spec.cost,
             charge: limit.charge.as_str(),
             prepay: if limit.prepay { Prepay::Auto } else { Prepay::Off }.as_str(),
+            reserve_ttl: limit.reserve.map(Reserve::ttl_secs),
             on_store_failure: limit.on_store_failure.as_str(),
             counter_of: keys.collect(),
             mark: spec.soft.as_deref().map(format_soft_limit),

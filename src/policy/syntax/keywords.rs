@@ -18,6 +18,7 @@ named_enum! {
         RateLimit => "rate_limit",
         Replaces => "replaces",
         Mark => "mark",
+        Reserve => "reserve",
         Tiers => "tiers",
         Class => "class",
         Body => "body",
@@ -36,6 +37,7 @@ impl Level {
             Level::RateLimit => "`rate_limit`",
             Level::Replaces => "an entry of `replaces`",
             Level::Mark => "`mark`",
+            Level::Reserve => "`reserve`",
             Level::Tiers => "`tiers`",
             Level::Class => "a class of `tiers`",
             Level::Body => "`body`",
@@ -128,6 +130,9 @@ const REQUESTS_PER_UNIT_MAX: u64 = u32::MAX as u64;
 
 /// Maximum length of a window, lease, or block, in seconds.
 const WINDOW_SECONDS_MAX: u64 = WINDOW_MAX.0 / Micros::SECOND.0;
+
+/// Maximum time for which calls may hold hits, in seconds: one day.
+const RESERVE_SECONDS_MAX: u64 = 86_400;
 
 const fn text(bytes_max: usize) -> ValueType {
     ValueType::Text { bytes_max }
@@ -230,6 +235,8 @@ keys! {
         "In rate_limits: the entries of the path that make up the counter's key (default: all).";
     PREPAY: RateLimit "prepay", one_of::<Prepay>(),
         "auto: while a counter is hot, each replica takes hits of the next 50 ms from Redis in advance (default off). Only for fixed_window, sliding_window, and token_bucket.";
+    RESERVE: RateLimit "reserve", ValueType::Map(Level::Reserve),
+        "Calls may hold hits, an upper estimate, and settle later what they used. Only for fixed_window and token_bucket.";
     ALIGN: RateLimit "align", one_of::<Align>(),
         "calendar: windows are days, weeks from Monday, months or years of the time zone (default epoch).";
     TIME_ZONE: RateLimit "time_zone", ValueType::Name,
@@ -256,6 +263,8 @@ keys! {
         "Headers of calls that this limit refuses, but that pass, and of calls that leave no hit, at most 8.";
     NEAR_AT: Mark "near_at", ValueType::Percent,
         "Used part of the limit from which calls are near it (default: the setting --near-limit-ratio).";
+    RESERVE_TTL: Reserve "ttl" (required), number(1, RESERVE_SECONDS_MAX),
+        "Seconds after which a hold that was not settled ends.";
 
     METHOD: Tiers "method" (required), one_of::<TierMethod>(),
         "How classes divide the bucket: floors in one bucket, a bucket each, or shares and a common pool.";

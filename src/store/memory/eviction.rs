@@ -152,7 +152,7 @@ impl MemoryStore {
 
     /// Claims or releases the difference in capacity when an entry grows or shrinks. If the store
     /// is full, makes room by folding other entries. If that fails, claims nothing and returns
-    /// false for an [`Op::Take`]. For other operations, exceeds the store's capacity instead, by no
+    /// false for an [`Op::Take`] or [`Op::Hold`]. For other operations, exceeds the store's capacity instead, by no
     /// more than the rounding of the entry's buffer size.
     pub(super) fn resize(
         &self,
@@ -175,7 +175,7 @@ impl MemoryStore {
         if !self.claim(more) {
             shard.allow_visits(more * FOLD_SLOTS_ON_AVERAGE, FOLDED_ENTRIES_MAX * FOLD_SLOTS);
             if !self.fold_until_claimed(shard, more, share, Some(rule), now, in_use) {
-                if matches!(op, Op::Take { .. }) {
+                if matches!(op, Op::Take { .. } | Op::Hold { .. }) {
                     return false;
                 }
                 self.stats.live.fetch_add(more as u64, Ordering::Relaxed);

@@ -248,7 +248,7 @@ impl MemoryStore {
         if step.stepped_back {
             self.stats.clock_regressions.fetch_add(1, Ordering::Relaxed);
         }
-        if let Op::Take { cost } = check.op
+        if let Op::Take { cost } | Op::Hold { cost, .. } = check.op
             && step.outcome.verdict == Verdict::Refuse
             && cost > check.limit.capacity()
         {
@@ -305,7 +305,8 @@ impl MemoryStore {
             return step.outcome;
         }
         let Some(at) = self.find_or_create_sketch(shard, &rule, now) else {
-            return self.refuse_when_full(check.limit, now);
+            let refusal = self.refuse_when_full(check.limit, now);
+            return if check.comes_first() { Outcome::pass(refusal.available) } else { refusal };
         };
         shard.sketches[at].charge(key, &state, expires, now);
         self.count_overflow(&rule);
@@ -353,7 +354,7 @@ impl MemoryStore {
 fn cancel_refund(op: Op) -> Op {
     match op {
         Op::Refund { .. } => Op::Refund { cost: Hits::ZERO },
-        Op::Take { .. } | Op::Peek { .. } => op,
+        Op::Take { .. } | Op::Peek { .. } | Op::Hold { .. } | Op::Settle { .. } => op,
     }
 }
 

@@ -15,7 +15,9 @@ use super::rules::{RuleIdentity, RuleSlot};
 use super::shard::{EntryIndex, Shard, weight};
 use super::{MemoryStore, SHARDS_MAX, cancel_refund, remove_log_entry_number};
 use crate::algorithm::{self, State, block};
-use crate::domain::{Accounting, Admission, Answer, Check, Limit, Micros, Op, Outcome, Verdict};
+use crate::domain::{
+    Accounting, Admission, Answer, Check, Hits, Limit, Micros, Op, Outcome, Verdict,
+};
 
 /// Maximum number of counters of a call that are kept on the stack and searched linearly. Calls
 /// with more counters are rare, so they may allocate and use a hash table.
@@ -132,7 +134,7 @@ impl MemoryStore {
             .collect();
         let mut answers = vec![Answer::NotAsked; checks.len()];
 
-        for (i, check) in checks.iter().enumerate().filter(|(_, check)| check.is_refund()) {
+        for (i, check) in checks.iter().enumerate().filter(|(_, check)| check.comes_first()) {
             if check.is_reset() {
                 self.lift_block(check, &mut shards.guards[counters.counters[at[i]].guard]);
             }
@@ -142,7 +144,7 @@ impl MemoryStore {
         for counter in &mut counters.counters {
             counter.state_after_refunds.clone_from(&counter.state);
         }
-        for (i, check) in checks.iter().enumerate().filter(|(_, check)| !check.is_refund()) {
+        for (i, check) in checks.iter().enumerate().filter(|(_, check)| !check.comes_first()) {
             let guard = counters.counters[at[i]].guard;
             let is_blocked = self.block_left(check, &shards.guards[guard], now) > Micros::ZERO;
             let op = if is_blocked { block::op_while_blocked(check) } else { check.op };
@@ -156,10 +158,12 @@ impl MemoryStore {
             }
             answers[i] = Answer::Decided(outcome);
         }
-        let is_rejected = accounting == Accounting::AllOrNothing
+        // A rejected call holds nothing, under either accounting.
+        let is_rejected = (accounting == Accounting::AllOrNothing
+            || checks.iter().any(Check::is_hold))
             && Admission::from_answers(checks, &answers).is_rejected();
         if is_rejected {
-            undo_rejected_charges(checks, &mut answers, &mut counters, &at, now);
+            undo_rejected_charges(checks, accounting, &mut answers, &mut counters, &at, now);
         }
         if is_rejected || counters.counters.len() < checks.len() {
             update_availability(checks, &mut answers, &counters, &at, now);
@@ -286,11 +290,15 @@ impl MemoryStore {
         now: Micros,
     ) -> Outcome {
         let counter = &counters.counters[at];
-        if counter.location == Location::NoRoom && matches!(check.op, Op::Take { .. }) {
+        if counter.location == Location::NoRoom
+            && matches!(check.op, Op::Take { .. } | Op::Hold { .. })
+        {
             return self.refuse_when_full(check.limit, now);
         }
-        // Refunds are applied first, so a counter that is not stored yet holds no hits of its own.
-        let is_own = matches!(counter.location, Location::Entry(_));
+        // Refunds are applied first, so a counter that is not stored yet holds no hits of its own, except
+        // those of a settle, which are never in a sketch.
+        let is_own =
+            matches!(counter.location, Location::Entry(_)) || check.limit.reserve.is_some();
         let op = if is_own { check.op } else { cancel_refund(check.op) };
         let step = algorithm::apply_for(counter.state.as_ref(), check.limit, op, check.holder, now);
         self.record_stats(&step, check);
@@ -362,10 +370,11 @@ impl MemoryStore {
 }
 
 /// Undoes the charges of a rejected call. First resets each counter to its state after the call's
-/// refunds. Then repeats the charges that apply even to a rejected call. Leaves the verdicts and
-/// wait times unchanged.
+/// refunds and settles. Then repeats the charges that apply even to a rejected call, which are all but
+/// holds under independent accounting. Leaves the verdicts and wait times unchanged.
 fn undo_rejected_charges<'a>(
     checks: &[Check<'a>],
+    accounting: Accounting,
     answers: &mut [Answer],
     counters: &mut WorkingCounters<'a>,
     at: &[usize],
@@ -374,7 +383,7 @@ fn undo_rejected_charges<'a>(
     for counter in &mut counters.counters {
         counter.state = counter.state_after_refunds.take();
     }
-    for (i, check) in checks.iter().enumerate().filter(|(_, check)| !check.is_refund()) {
+    for (i, check) in checks.iter().enumerate().filter(|(_, check)| !check.comes_first()) {
         let (counter, Answer::Decided(outcome)) = (&mut counters.counters[at[i]], &mut answers[i])
         else {
             continue;
@@ -383,7 +392,9 @@ fn undo_rejected_charges<'a>(
             continue;
         }
         // A peek changes the state only if it clamps a state from the far future.
-        let is_charged = check.charges_always() && !counter.is_out_of_room;
+        let is_charged = check.applies_when_rejected(accounting)
+            && (check.charges_always() || outcome.verdict == Verdict::Pass)
+            && !counter.is_out_of_room;
         let op = if is_charged { check.op } else { Op::PEEK };
         let step = algorithm::apply_for(counter.state.as_ref(), check.limit, op, check.holder, now);
         outcome.charged = step.outcome.charged;
@@ -409,6 +420,9 @@ fn update_availability(
         {
             let left = algorithm::apply(counter.state.as_ref(), check.limit, Op::PEEK, now).outcome;
             outcome.available = left.available;
+            if check.cost() == Hits::ZERO && !check.comes_first() {
+                outcome.held = left.held;
+            }
             outcome.reset_after = left.reset_after;
         }
     }

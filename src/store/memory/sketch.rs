@@ -17,7 +17,8 @@
 //! | sliding window | start of the current window | its hits | hits of the previous window |
 //! | sliding log | start of the current window | its hits | hits of the whole previous window |
 //!
-//! Concurrency and hybrid counters do not fit into a cell: a full store refuses their new keys.
+//! Concurrency and hybrid counters, and those of limits with `reserve`, do not fit into a cell: a full store
+//! refuses their new keys.
 //!
 //! Refunds do not change a sketch, because the cells are shared.
 //!
@@ -57,6 +58,7 @@ impl CellFormat {
     /// Returns the cell format for the counters of a limit.
     pub(super) fn for_limit(limit: &Limit) -> CellFormat {
         match &limit.algorithm {
+            _ if limit.reserve.is_some() => CellFormat::None,
             Algorithm::FixedWindow(_) => CellFormat::FixedWindow,
             Algorithm::Bucket(_) => CellFormat::Bucket,
             Algorithm::SlidingWindow(window) => {

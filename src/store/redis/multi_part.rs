@@ -143,7 +143,7 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
             return missed;
         }
         let is_part = call.accounting == Accounting::AllOrNothing;
-        let sent = |at: &usize| multi_slot::check_to_send(&call.checks[*at], call.accounting);
+        let sent = |at: &usize| multi_slot::check_to_send(&call.checks[*at]);
         let parts: SmallVec<[SentChecks<'_>; 4]> =
             groups.iter().map(|group| group.checks.iter().map(sent).collect()).collect();
         let request = |(group, part): (&SlotGroup, &SentChecks<'_>)| {
@@ -299,9 +299,9 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
     /// Refunds the charges of a call that its answers reject.
     fn refund_if_rejected(&mut self) {
         let Call { checks, accounting, .. } = *self.call;
-        if accounting == Accounting::AllOrNothing && multi_slot::is_rejected(checks, &self.answers)
-        {
-            let receipts = multi_slot::refund_answers(checks, &mut self.answers, &self.uncharged);
+        if multi_slot::is_rejected(checks, &self.answers) {
+            let (answers, uncharged) = (&mut self.answers, &self.uncharged);
+            let receipts = multi_slot::refund_answers(checks, accounting, answers, uncharged);
             self.store.refund_in_background(&receipts, self.store.now(self.call));
         }
     }
@@ -309,10 +309,10 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
     /// Settles the charges of a call whose caller has left. If the call was admitted, all of it is
     /// charged, and its charges stand. Otherwise, they are refunded.
     fn settle_unheard(mut self) {
-        let Call { checks, accounting, .. } = *self.call;
+        let checks = self.call.checks;
         let is_whole = self.answers.iter().all(|answer| answer.outcome().is_some())
             && !multi_slot::is_rejected(checks, &self.answers);
-        if accounting == Accounting::AllOrNothing && !is_whole {
+        if !is_whole {
             self.store.refund_charged(self.call, &mut self.answers);
         }
         self.store.stats.unheard.add(Answers::new(self.answers, self.source).charged());

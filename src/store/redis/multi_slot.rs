@@ -92,17 +92,11 @@ impl GroupIndex {
 
 /// Returns the check as it is passed to the script for its hash slot.
 ///
-/// Under all-or-nothing accounting, quota checks are passed as shadow checks. Each script receives
-/// only the checks of one slot, so it cannot decide a quota group that spans several slots. The
-/// script charges the shadow checks unless a required check in the same slot refuses.
-/// [`is_rejected`] then combines the answers of all slots.
-pub(super) fn check_to_send<'a>(check: &Check<'a>, accounting: Accounting) -> Check<'a> {
-    let role = match (accounting, check.role) {
-        (Accounting::AllOrNothing, Role::Quota(_)) => Role::Shadow,
-        (Accounting::AllOrNothing, role @ (Role::Required | Role::Shadow))
-        | (Accounting::Independent, role) => role,
-    };
-    Check { role, ..*check }
+/// Quota checks are passed as shadow checks. Each script receives only the checks of one slot, so it
+/// cannot decide a quota group that spans several slots. The script charges the shadow checks unless a
+/// required check in the same slot refuses. [`is_rejected`] then combines the answers of all slots.
+pub(super) fn check_to_send<'a>(check: &Check<'a>) -> Check<'a> {
+    Check { role: if check.is_quota() { Role::Shadow } else { check.role }, ..*check }
 }
 
 /// Returns whether the answers received so far reject the call.
@@ -117,10 +111,11 @@ pub(super) type UnchargedStatuses = SmallVec<[Option<CounterStatus>; 8]>;
 /// Updates a rejected call's answers to the state after the refund. Returns the receipts to refund.
 pub(super) fn refund_answers(
     checks: &[Check<'_>],
+    accounting: Accounting,
     answers: &mut [Answer],
     uncharged: &UnchargedStatuses,
 ) -> Vec<Receipt> {
-    let receipts = Receipt::for_rejected_call(checks, answers);
+    let receipts = Receipt::for_rejected_call(checks, accounting, answers);
     for (answer, status) in answers.iter_mut().zip(uncharged) {
         if let (Answer::Decided(outcome), Some(status)) = (answer, status) {
             (outcome.available, outcome.reset_after) = (status.available, status.reset_after);
@@ -164,7 +159,8 @@ mod tests {
         let (hits, at, window) = (Hits(charged), Micros(1), Micros::ZERO);
         let taken = (charged > 0).then_some(ChargeRecord { hits, at, window, entry: 0 });
         let (charged, available) = (Hits(charged), Hits(available));
-        Answer::Decided(Outcome { verdict, charged, available, retry_after, reset_after, taken })
+        let passed = Outcome { reset_after, ..Outcome::pass(available) };
+        Answer::Decided(Outcome { verdict, charged, retry_after, taken, ..passed })
     }
 
     fn check_indices(groups: &SlotGroups) -> Vec<Vec<usize>> {
@@ -225,7 +221,7 @@ mod tests {
             decided_answer(Verdict::Pass, 1, 4),
             decided_answer(Verdict::Refuse, 0, 0),
         ];
-        let receipts = Receipt::for_rejected_call(&checks, &mut answers);
+        let receipts = Receipt::for_rejected_call(&checks, Accounting::AllOrNothing, &mut answers);
         assert_eq!(receipts.len(), 1);
         assert_eq!(receipts[0].key, checks[0].key);
         assert_eq!(answers[0], decided_answer(Verdict::Pass, 0, 5));

@@ -101,7 +101,7 @@ impl<T: Transport> Shared<T> {
 
     /// Refunds the charges of a rejected call in the background.
     pub(super) fn refund_charged(&self, call: &Call<'_>, answers: &mut [Answer]) {
-        let receipts = Receipt::for_rejected_call(call.checks, answers);
+        let receipts = Receipt::for_rejected_call(call.checks, call.accounting, answers);
         self.refund_in_background(&receipts, self.now(call));
     }
 }

@@ -41,7 +41,8 @@ fn decode_within(encoded: Vec<u8>, bounds: &Bounds) -> Result<RateLimitRequest, 
     assert_eq!(decoded.decoded_descriptors.len(), message.descriptors.len());
     for (at, (got, sent)) in decoded.descriptors().iter().zip(&message.descriptors).enumerate() {
         let is_slot = |entry: &&WireEntry| entry.key == SLOT_KEY;
-        let path = sent.entries.iter().filter(|entry| !is_slot(entry));
+        let is_hold = |entry: &&WireEntry| entry.key == HOLD_KEY || entry.key == SETTLE_KEY;
+        let path = sent.entries.iter().filter(|entry| !is_slot(entry) && !is_hold(entry));
         let path: Vec<_> =
             path.map(|entry| Entry { key: &entry.key, value: &entry.value }).collect();
         assert_eq!(got.entries, path);
@@ -187,6 +188,84 @@ fn the_slot_entry_names_the_holder_and_is_not_part_of_the_path() {
     assert_eq!(descriptors[1].entries.len(), 1);
 }
 
+#[test]
+fn a_hold_or_settle_entry_has_the_id_and_is_not_part_of_the_path() {
+    let hold = descriptor(vec![entry("tidegate.hold", "h1"), entry("a", "1")]);
+    let unnamed = descriptor(vec![entry("a", "1"), entry("tidegate.hold", "")]);
+    let settle = descriptor(vec![entry("a", "1"), entry("tidegate.settle", "h1")]);
+    let other = descriptor(vec![entry("tidegate.holder", "1"), entry("tidegate.", "2")]);
+    let bytes = request(vec![hold.clone(), unnamed, settle.clone(), other]).encode_to_vec();
+    let asked = DecodedRequest::decode(&bytes, &Bounds::DEFAULT).unwrap();
+    let descriptors = asked.descriptors();
+    let ttl_secs_max = u32::MAX;
+    assert_eq!(
+        [0, 1, 2, 3].map(|at: usize| (descriptors[at].hold, descriptors[at].entries.len())),
+        [
+            (Some(HoldRequest::Hold { id: b"h1", ttl_secs_max }), 1),
+            (Some(HoldRequest::Hold { id: b"", ttl_secs_max }), 1),
+            (Some(HoldRequest::Settle { id: b"h1" }), 1),
+            (None, 2),
+        ]
+    );
+    let mut both = hold.clone();
+    both.entries.extend(settle.entries.clone());
+    for mut wrong in [both, hold, settle] {
+        wrong.is_negative_hits = wrong.entries.len() == 2;
+        let error = decode_error(&request(vec![ip_descriptor(), wrong]));
+        assert_eq!(error, DecodeError::HoldConflict { descriptor: 1 });
+    }
+}
+
+#[test]
+fn a_reserve_request_is_one_whose_descriptors_hold_the_amount() {
+    use super::super::messages::tidegate::v1::{ReleaseRequest, ReserveRequest, SettleRequest};
+    let descriptors = vec![ip_descriptor(), ip_descriptor()];
+    let decoded = |bytes: &[u8], is_settle| {
+        let asked = DecodedRequest::decode_hold(bytes, &Bounds::DEFAULT, is_settle).unwrap();
+        let each = asked.descriptors().iter().map(|one| (one.hits.0, one.hold)).collect::<Vec<_>>();
+        assert_eq!((asked.domain, asked.hits_addend, each.len()), ("edge", 0, 2));
+        assert_eq!(each[0], each[1]);
+        let (hits, hold) = each[0];
+        let ttl = match hold.unwrap() {
+            HoldRequest::Hold { ttl_secs_max, .. } => Some(ttl_secs_max),
+            HoldRequest::Settle { .. } => None,
+        };
+        (hits, hold.unwrap().id().to_vec(), ttl)
+    };
+    let domain = "edge".to_owned();
+    for (ttl, expected) in [
+        (None, u32::MAX),
+        (Some((0, 0)), u32::MAX),
+        (Some((0, 1)), 1),
+        (Some((30, 0)), 30),
+        (Some((30, 5)), 31),
+        (Some((-3, 0)), u32::MAX),
+        (Some((i64::MAX, 5)), u32::MAX),
+    ] {
+        let ttl = ttl.map(|(seconds, nanos)| prost_types::Duration { seconds, nanos });
+        let (descriptors, domain, id) = (descriptors.clone(), domain.clone(), "h".to_owned());
+        let amount = 1 << 40;
+        let asked = ReserveRequest { domain, descriptors, amount, ttl, id };
+        let got = decoded(&asked.encode_to_vec(), false);
+        assert_eq!(got, (1 << 40, b"h".to_vec(), Some(expected)), "{ttl:?}");
+    }
+    let (id, amount) = ("h".to_owned(), 25);
+    let settle = SettleRequest {
+        domain: domain.clone(),
+        descriptors: descriptors.clone(),
+        amount,
+        id: id.clone(),
+    };
+    assert_eq!(decoded(&settle.encode_to_vec(), true), (25, b"h".to_vec(), None));
+    let release = ReleaseRequest { domain, descriptors, id };
+    assert_eq!(decoded(&release.encode_to_vec(), true), (0, b"h".to_vec(), None));
+    let error = |bytes: &[u8], is_settle| {
+        DecodedRequest::decode_hold(bytes, &Bounds::DEFAULT, is_settle).unwrap_err()
+    };
+    assert_eq!(error(b"\x0a", false), DecodeError::MalformedMessage("ReserveRequest"));
+    assert_eq!(error(b"\x0a", true), DecodeError::MalformedMessage("SettleRequest"));
+}
+
 fn request_with_override(limit: RateLimitOverride) -> RateLimitRequest {
     request(vec![RateLimitDescriptor { limit: Some(limit), ..ip_descriptor() }])
 }
@@ -233,6 +312,7 @@ fn each_error_is_counted_by_its_own_reason() {
         (DecodeError::TooManyEntries { descriptor: 0, entries_max: 1 }, InvalidReason::Entries),
         (DecodeError::KeyEmpty { descriptor: 0 }, InvalidReason::EmptyKey),
         (DecodeError::UnknownOverrideUnit { descriptor: 0, unit: 7 }, InvalidReason::OverrideUnit),
+        (DecodeError::HoldConflict { descriptor: 0 }, InvalidReason::HoldConflict),
     ];
     for (error, reason) in table {
         assert_eq!(error.reason(), reason, "{error:?}");

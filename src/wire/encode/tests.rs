@@ -102,6 +102,7 @@ fn decision(statuses: Vec<Status<'static>>) -> Decision<'static> {
         domain_known: true,
         slot: None,
         marks: Vec::new(),
+        hold: None,
     }
 }
 

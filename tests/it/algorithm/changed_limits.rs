@@ -274,7 +274,7 @@ fn a_refund_gives_back_no_more_than_its_hits_under_any_limit() {
                     counter.refund(&limit, &taken, now);
                     taken.hits.0
                 }
-                Op::Take { .. } | Op::Peek { .. } => {
+                Op::Take { .. } | Op::Peek { .. } | Op::Hold { .. } | Op::Settle { .. } => {
                     let taken = counter.apply(limit, op, now).taken;
                     receipts.extend(taken.map(|taken| (limit.clone(), taken)));
                     continue;

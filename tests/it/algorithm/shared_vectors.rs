@@ -1,7 +1,7 @@
 //! The shared vectors (`tests/vectors`) against the pure functions.
 
 use tidegate::algorithm::{State, Step, apply_for, expires_at, refund};
-use tidegate::domain::{ChargeRecord, Op};
+use tidegate::domain::ChargeRecord;
 
 use crate::support::vectors::{self, Expect, StepOp};
 
@@ -12,20 +12,15 @@ fn the_vectors_hold_for_the_pure_functions() {
         let mut state: Option<State> = None;
         let mut receipts: Vec<Option<ChargeRecord>> = Vec::new();
         for (i, step) in case.steps.iter().enumerate() {
-            let op = match step.op {
-                StepOp::Take(cost) | StepOp::Bill(cost) => Op::Take { cost },
-                StepOp::Peek => Op::PEEK,
-                StepOp::Question(hits) => Op::Peek { hits },
-                StepOp::Refund(cost) => Op::Refund { cost },
-                StepOp::Return(of) => {
-                    let taken = receipts[of].expect("that step charged something");
-                    if let Some(held) = &state {
-                        state = refund(held, &step.limit, &taken, step.at).or(state);
-                    }
-                    receipts.push(None);
-                    continue;
+            if let StepOp::Return(of) = step.op {
+                let taken = receipts[of].expect("that step charged something");
+                if let Some(held) = &state {
+                    state = refund(held, &step.limit, &taken, step.at).or(state);
                 }
-            };
+                receipts.push(None);
+                continue;
+            }
+            let op = step.op().expect("all but a return");
             let Step { outcome, write, .. } =
                 apply_for(state.as_ref(), &step.limit, op, step.holder, step.at);
             state = write.or(state);

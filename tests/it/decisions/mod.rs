@@ -21,6 +21,7 @@ mod quota_mode;
 mod ratelimit_samples;
 mod rejecting_limit;
 mod request_override;
+mod reserve;
 mod retry_after;
 mod separate_counters;
 mod soft_limits;

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use tidegate::decide::{DecideError, Decider, DryRun, GlobalModes};
 use tidegate::domain::{
-    CheckEvent, Code, Decision, Descriptor, Entry, Hits, Micros, NearEvent, Observer, Override,
-    RefusalEvent, Request, Source, WaitPrecision,
+    CheckEvent, Code, Decision, Descriptor, Entry, Hits, HoldId, HoldRequest, Micros, NearEvent,
+    Observer, Override, RefusalEvent, Request, Source, WaitPrecision,
 };
 use tidegate::policy::{self, Policy, Secret};
 use tidegate::store::memory::MemoryStore;
@@ -74,6 +74,8 @@ pub struct TestDecision {
     pub slot: Option<String>,
     /// Each mark as `name: value`.
     pub marks: Vec<String>,
+    /// `sent`, or the id that was made.
+    pub hold: Option<String>,
 }
 
 impl TestDecision {
@@ -90,6 +92,8 @@ pub struct TestDescriptor {
     pub refund: bool,
     pub limit: Option<Override>,
     pub holder: Option<String>,
+    /// The id of a hold, and whether it is settled.
+    pub hold: Option<(String, bool)>,
 }
 
 /// `"a=1 > b"` as a descriptor.
@@ -118,6 +122,10 @@ impl TestDescriptor {
             refund: self.refund,
             limit: self.limit,
             holder: self.holder.as_deref().map(str::as_bytes),
+            hold: self.hold.as_ref().map(|(id, is_settle)| match is_settle {
+                true => HoldRequest::Settle { id: id.as_bytes() },
+                false => HoldRequest::Hold { id: id.as_bytes(), ttl_secs_max: u32::MAX },
+            }),
         }
     }
     pub fn hits(mut self, hits: u64) -> TestDescriptor {
@@ -131,6 +139,14 @@ impl TestDescriptor {
     }
     pub fn holder(mut self, holder: &str) -> TestDescriptor {
         self.holder = Some(holder.to_owned());
+        self
+    }
+    pub fn hold(mut self, id: &str) -> TestDescriptor {
+        self.hold = Some((id.to_owned(), false));
+        self
+    }
+    pub fn settle(mut self, id: &str) -> TestDescriptor {
+        self.hold = Some((id.to_owned(), true));
         self
     }
     pub fn limit(mut self, limit: Override) -> TestDescriptor {
@@ -264,5 +280,9 @@ pub fn answered(decision: &Decision<'_>) -> TestDecision {
         shadowed: decision.shadowed,
         slot: decision.slot.as_ref().map(|slot| slot.as_str().to_owned()),
         marks: decision.marks.iter().map(|m| format!("{}: {}", m.name, m.value)).collect(),
+        hold: decision.hold.as_ref().map(|hold| match hold {
+            HoldId::Sent => "sent".to_owned(),
+            HoldId::Generated(token) => token.as_str().to_owned(),
+        }),
     }
 }

@@ -12,12 +12,13 @@ const BEGIN: &str = "<!-- generated: policy keys -->\n";
 const END: &str = "\n<!-- end generated -->";
 
 /// The levels in reading order, with the headings of their tables.
-const LEVELS: [(&str, &str); 11] = [
+const LEVELS: [(&str, &str); 12] = [
     ("file", "Top level of the file"),
     ("descriptor", "An entry of `descriptors`"),
     ("rate_limit", "`rate_limit`, or an entry of `rate_limits`"),
     ("replaces", "An entry of `replaces`"),
     ("mark", "`mark`"),
+    ("reserve", "`reserve`"),
     ("tiers", "`tiers`"),
     ("class", "A class of `tiers`"),
     ("body", "`body`"),

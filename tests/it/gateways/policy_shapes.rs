@@ -336,6 +336,7 @@ async fn answers(domain: DomainSpec, shape: &Shape, origin: &str) {
                 refund: false,
                 limit: None,
                 holder: None,
+                hold: None,
             })
             .collect();
         let request = Request { domain: &name, descriptors: &descriptors };

@@ -67,6 +67,7 @@ tidegate.v1.CheckResult.error = 2 google.rpc.Status
 tidegate.v1.CheckResult.response = 1 envoy.service.ratelimit.v3.RateLimitResponse
 tidegate.v1.Counter.available = 4 uint64
 tidegate.v1.Counter.capacity = 3 uint64
+tidegate.v1.Counter.held = 6 uint64
 tidegate.v1.Counter.limit = 2 string
 tidegate.v1.Counter.reset_after = 5 google.protobuf.Duration
 tidegate.v1.Counter.rule = 1 string
@@ -77,7 +78,24 @@ tidegate.v1.Limits.Check(tidegate.v1.CheckRequest) tidegate.v1.CheckResponse
 tidegate.v1.Limits.Peek(envoy.service.ratelimit.v3.RateLimitRequest) envoy.service.ratelimit.v3.RateLimitResponse
 tidegate.v1.Limits.ReadCounters(tidegate.v1.CountersRequest) tidegate.v1.CountersResponse
 tidegate.v1.Limits.Refund(envoy.service.ratelimit.v3.RateLimitRequest) envoy.service.ratelimit.v3.RateLimitResponse
+tidegate.v1.Limits.Release(tidegate.v1.ReleaseRequest) envoy.service.ratelimit.v3.RateLimitResponse
+tidegate.v1.Limits.Reserve(tidegate.v1.ReserveRequest) tidegate.v1.ReserveResponse
 tidegate.v1.Limits.ResetCounters(tidegate.v1.CountersRequest) tidegate.v1.CountersResponse
+tidegate.v1.Limits.Settle(tidegate.v1.SettleRequest) envoy.service.ratelimit.v3.RateLimitResponse
+tidegate.v1.ReleaseRequest.descriptors = 2 repeated envoy.extensions.common.ratelimit.v3.RateLimitDescriptor
+tidegate.v1.ReleaseRequest.domain = 1 string
+tidegate.v1.ReleaseRequest.id = 5 string
+tidegate.v1.ReserveRequest.amount = 3 uint64
+tidegate.v1.ReserveRequest.descriptors = 2 repeated envoy.extensions.common.ratelimit.v3.RateLimitDescriptor
+tidegate.v1.ReserveRequest.domain = 1 string
+tidegate.v1.ReserveRequest.id = 5 string
+tidegate.v1.ReserveRequest.ttl = 4 google.protobuf.Duration
+tidegate.v1.ReserveResponse.id = 1 string
+tidegate.v1.ReserveResponse.response = 2 envoy.service.ratelimit.v3.RateLimitResponse
+tidegate.v1.SettleRequest.amount = 3 uint64
+tidegate.v1.SettleRequest.descriptors = 2 repeated envoy.extensions.common.ratelimit.v3.RateLimitDescriptor
+tidegate.v1.SettleRequest.domain = 1 string
+tidegate.v1.SettleRequest.id = 5 string
 ";
 
 fn enum_lines(scope: &str, of: &EnumDescriptorProto, into: &mut Vec<String>) {

@@ -140,6 +140,7 @@ fn decision<'p>(request: &Request<'_>, refuse: bool) -> Decision<'p> {
         domain_known: true,
         slot: None,
         marks: Vec::new(),
+        hold: None,
     }
 }
 

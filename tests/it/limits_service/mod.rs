@@ -4,5 +4,6 @@ mod authorization;
 mod batch_bounds;
 mod batches;
 mod counters;
+mod holds;
 pub(crate) mod messages;
 mod permissions;

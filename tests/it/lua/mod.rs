@@ -10,6 +10,7 @@ mod concurrent_callers;
 mod corrupt_values;
 mod expiry;
 mod extreme_numbers;
+mod holds;
 mod key_layout;
 mod lua_equals_memory;
 mod multi_slot;

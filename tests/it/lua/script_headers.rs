@@ -91,6 +91,10 @@ fn unpacked(mut bytes: &[u8]) -> Vec<String> {
             0xce => (u32::from_be_bytes(*rest.first_chunk().unwrap()).to_string(), 4),
             0xcf => (u64::from_be_bytes(*rest.first_chunk().unwrap()).to_string(), 8),
             0xb0 => (format!("holder {}", u128::from_be_bytes(*rest.first_chunk().unwrap())), 16),
+            // An id of 14 bytes.
+            0xae if rest[0] == 0 => {
+                (format!("id {}", u64::from_be_bytes(*rest[6..].first_chunk().unwrap())), 14)
+            }
             text @ 0xa0..0xc0 => {
                 let len = usize::from(text & 0x1f);
                 (String::from_utf8(rest[..len].to_vec()).unwrap(), len)
@@ -220,6 +224,17 @@ fn apply_gets_what_its_header_and_each_algorithm_name() {
                     hits=40 class=2 floor=24 expiry=5000000 classes=3";
     let classes = hybrid(200, 40, SECOND, &[20, 20, 20], 1);
     holds("algorithm/hybrid.lua", take(key(1), &classes, 2), expected);
+
+    // A budget: six values for its window, then its own.
+    let limit = reserved(&window(5, SECOND), 60);
+    let checks = [hold(key(1), &limit, 7, 2)];
+    let call = encode_call(&encoder(), &checks, Accounting::Independent, Some(Micros(9)), START);
+    let [of_window] = &lists("algorithm/fixed_window.lua")[..] else { panic!("one list") };
+    let [own] = &lists("algorithm/budget.lua")[..] else { panic!("one list") };
+    let names: Vec<&str> = [&of_check[..4], of_window, own].concat();
+    let expected = "letter=rw op=hold role=required cost=2 hits=5 unit_us=1000000 previous=- current=- \
+                    following=- last=- holds=2 id=id 7 ttl_us=60000000";
+    assert_named(&names, &unpacked(&words(&call)[3]), expected);
 }
 
 /// In both scripts the check of a block precedes that of its counter, and so do their keys.

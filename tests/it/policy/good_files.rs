@@ -156,6 +156,9 @@ fn limit_told(spec: &LimitSpec) -> String {
     if let Some(seconds) = spec.limit.block_seconds {
         write!(told, ", blocks {seconds} s").unwrap();
     }
+    if let Some(reserve) = spec.limit.reserve {
+        write!(told, ", held up to {} s", reserve.ttl_secs()).unwrap();
+    }
     if spec.limit.on_store_failure != OnStoreFailure::Local {
         write!(told, ", on failure {:?}", spec.limit.on_store_failure).unwrap();
     }

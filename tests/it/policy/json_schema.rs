@@ -142,6 +142,10 @@ fn the_reader_and_the_schema_know_the_same_keys_on_every_level() {
             "domain: a\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 5, mark: {over: {q: over}, ZZZZZZ: 1}}}]\n",
         ),
         (
+            "reserve",
+            "domain: a\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 5, reserve: {ttl: 1, ZZZZZZ: 1}}}]\n",
+        ),
+        (
             "tiers",
             "domain: a\ndescriptors: [{key: a, rate_limit: {algorithm: token_bucket, unit: day, requests_per_unit: 5, tiers: {method: shared, classes: {x: {floor: 0%}}, ZZZZZZ: 1}}}]\n",
         ),

@@ -10,14 +10,15 @@ use proptest::prelude::*;
 use tidegate::clock::Clock;
 use tidegate::domain::{
     Accounting, Algorithm, Answer, Answers, Bucket, Call, Charge, Check, CounterKey,
-    ExecutionStatus, FailureKind, FixedWindow, Hits, Limit, Micros, OnStoreFailure, Op, Rate,
-    Receipt, Refill, Role, Source, Unit, Verdict, Window,
+    ExecutionStatus, FailureKind, FixedWindow, Hits, Holder, Limit, Micros, OnStoreFailure, Op,
+    Rate, Receipt, Refill, Role, Source, Unit, Verdict, Window,
 };
 use tidegate::resilience::stack::{Stack, StackConfig};
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::{LocalStore, Store};
 
 use crate::support::limits;
+use crate::support::limits::reserved;
 
 const NOW: Micros = Micros(1_763_668_800_000_000);
 
@@ -103,6 +104,7 @@ fn of(algorithm: Algorithm, on_store_failure: OnStoreFailure) -> Arc<Limit> {
         on_store_failure,
         prepay: false,
         block_seconds: None,
+        reserve: None,
         limit_id: 1,
     })
 }
@@ -130,6 +132,44 @@ fn fallback(replicas: u32) -> Arc<Stack<FlakyStore, MemoryStore>> {
 
 async fn verdict(store: &Arc<Stack<FlakyStore, MemoryStore>>, check: Check<'_>) -> Verdict {
     store.apply(&call(&[check], NOW)).await.each[0].outcome().unwrap().verdict
+}
+
+/// Holds of the store count in its outage, too, against this replica's share; a settle is charged.
+#[tokio::test]
+async fn an_outage_holds_locally() {
+    let store = fallback(2);
+    let limit = reserved(&window(100, OnStoreFailure::Local), 60);
+    let check = |id, op| Check { op, holder: Some(Holder(id)), ..take(1, &limit, 1) };
+    let hold = |id, hits| check(id, Op::Hold { cost: Hits(hits), ttl_secs: 60 });
+    let settle = |id, hits| check(id, Op::Settle { cost: Hits(hits) });
+    assert_eq!(verdict(&store, hold(1, 30)).await, Verdict::Pass);
+    store.remote().gone.store(true, Ordering::SeqCst);
+    assert_eq!(verdict(&store, hold(2, 21)).await, Verdict::Refuse, "30 of a share of 50 are held");
+    assert_eq!(verdict(&store, hold(2, 20)).await, Verdict::Pass);
+    assert_eq!(verdict(&store, settle(1, 10)).await, Verdict::Pass);
+    assert_eq!(verdict(&store, hold(3, 21)).await, Verdict::Refuse, "10 used, 20 held");
+    assert_eq!(verdict(&store, hold(3, 20)).await, Verdict::Pass);
+}
+
+/// Without the store, the rule says what becomes of a hold. A settle passes in any case.
+#[tokio::test]
+async fn on_store_failure_decides_a_hold_and_never_a_settle() {
+    for (failure, expected) in [
+        (OnStoreFailure::Allow, Some(Verdict::Pass)),
+        (OnStoreFailure::Deny, Some(Verdict::Refuse)),
+        (OnStoreFailure::Error, None),
+    ] {
+        let store = fallback(1);
+        let limit = reserved(&window(100, failure), 60);
+        store.remote().gone.store(true, Ordering::SeqCst);
+        let (op, holder) = (Op::Hold { cost: Hits(500), ttl_secs: 60 }, Some(Holder(1)));
+        let hold = Check { op, holder, ..take(1, &limit, 1) };
+        let settle = Check { op: Op::Settle { cost: Hits(5) }, role: Role::Shadow, ..hold };
+        for (check, expected) in [(hold, expected), (settle, Some(Verdict::Pass))] {
+            let answers = store.apply(&call(&[check], NOW)).await;
+            assert_eq!(answers.each[0].verdict(), expected, "{failure:?}");
+        }
+    }
 }
 
 fn used(store: &MemoryStore, identity: u128, limit: &Arc<Limit>, now: Micros) -> u64 {

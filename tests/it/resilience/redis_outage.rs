@@ -75,6 +75,7 @@ pub(super) fn limit_with(hits: u64, on_store_failure: OnStoreFailure) -> Arc<Lim
         on_store_failure,
         prepay: false,
         block_seconds: None,
+        reserve: None,
         limit_id: 1,
     })
 }

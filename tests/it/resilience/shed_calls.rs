@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tidegate::clock::Clock;
 use tidegate::domain::{
-    Accounting, Answer, Call, Check, Limit, OnStoreFailure, Op, Source, Verdict,
+    Accounting, Answer, Call, Check, Hits, Holder, Limit, OnStoreFailure, Op, Source, Verdict,
 };
 use tidegate::store::Store;
 use tokio::task::JoinSet;
@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use super::fallback::take;
 use super::redis_outage::{PATIENT, Stack, asked, limit, limit_with, replica};
 use crate::support::heavy;
+use crate::support::limits::reserved;
 use crate::support::redis_server::{Server, until};
 
 /// Decides a call that has so many milliseconds left. Returns whether each check passes, or `None`
@@ -157,4 +158,31 @@ async fn after_a_stall_under_load_only_calls_that_timed_out_can_exceed_the_limit
     }
     // A call that timed out may or may not have been charged.
     assert!((1_000..=1_000 + timed_out).contains(&admitted), "{admitted}, {timed_out} timed out");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settle_that_is_not_sent_is_charged_afterwards_and_ends_its_hold() {
+    let _turn = heavy::turn().await;
+    let server = Server::start(&[]);
+    let stack = replica(server.port, 1, PATIENT).await;
+    let other = replica(server.port, 1, PATIENT).await;
+    let limit = reserved(&limit(100), 600);
+    let with_id = |id, op| Check { op, holder: Some(Holder(id)), ..take(1, &limit, 1) };
+    let hold = |id, hits| with_id(id, Op::Hold { cost: Hits(hits), ttl_secs: 600 });
+    let settle = |id, hits| with_id(id, Op::Settle { cost: Hits(hits) });
+    for id in [1, 2] {
+        let (passes, source) = decided(&stack, &[hold(id, 40)], 60_000).await;
+        assert_eq!((passes, source), (vec![Some(true)], Source::Redis));
+    }
+    assert_eq!(left(&other, 1, &limit).await, 20);
+    // The second settle of a hold charges nothing, and one of no hits ends its hold.
+    for (id, hits) in [(1, 25), (1, 25), (2, 0)] {
+        assert_eq!(shed(&stack, &[settle(id, hits)]).await, [Some(true)]);
+    }
+    let mut available = 0;
+    while available != 75 {
+        available = left(&other, 1, &limit).await;
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(stack.hits_charged_later(), 25);
 }

@@ -5,6 +5,8 @@
 //! `contract!(your_module, your_bench)`, where `your_bench` is an expression that creates a bench.
 
 mod block_cases;
+mod budget_calls;
+mod budget_model;
 mod call_cases;
 mod counter_cases;
 mod full_table;
@@ -74,6 +76,11 @@ macro_rules! cases {
             vector_cases: the_vectors_hold_for_checks_of_larger_calls,
             random_calls: c04_a_refused_call_leaves_every_counter_as_it_was,
             random_calls: random_calls_are_answered_as_the_model_answers_them,
+            random_calls: random_holds_are_answered_as_the_model_answers_them,
+            budget_calls: random_calls_are_answered_as_the_budget_model_answers_them,
+            budget_calls: a_call_holds_in_all_its_limits_or_in_none,
+            budget_calls: a_hold_that_is_never_settled_gives_its_hits_back,
+            budget_calls: ten_thousand_holds_are_the_most,
         }
     };
 }

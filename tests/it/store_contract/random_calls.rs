@@ -3,6 +3,7 @@
 //!
 //! The seeds are fixed, and a failure names its seed.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use tidegate::domain::{Accounting, Algorithm, Call, Charge, Check, Hits, Limit, Micros, Receipt};
@@ -14,14 +15,23 @@ use crate::support::drawn_check::DrawnCheck;
 use crate::support::random::Random;
 
 const CALLS: u64 = 250;
-const KEYS: u64 = 11;
+const KEYS: u64 = 14;
 /// More keys than all traces begin with.
 const KEYS_OF_ALL: u64 = 1 << 20;
 
 pub async fn random_calls_are_answered_as_the_model_answers_them<B: Bench>(bench: Arc<B>) {
+    random_calls(&*bench, 0..11).await;
+}
+
+/// The same with counters of slots and of hits that can be held.
+pub async fn random_holds_are_answered_as_the_model_answers_them<B: Bench>(bench: Arc<B>) {
+    random_calls(&*bench, 10..KEYS).await;
+}
+
+async fn random_calls<B: Bench>(bench: &B, counters: Range<u64>) {
     bench.set(START);
     for seed in 1..=bench.traces() {
-        let latest = trace(&*bench, seed).await;
+        let latest = trace(bench, seed, &counters).await;
         // No step back from one trace to the next: what a store makes of its receipts depends on
         // the latest time that it has seen.
         bench.set(Micros(latest.0 + 60 * MINUTE));
@@ -55,7 +65,7 @@ pub async fn c04_a_refused_call_leaves_every_counter_as_it_was<B: Bench>(bench: 
 }
 
 /// One trace, and the latest time in it.
-async fn trace<B: Bench>(bench: &B, seed: u64) -> Micros {
+async fn trace<B: Bench>(bench: &B, seed: u64, counters: &Range<u64>) -> Micros {
     let mut random = Random::seeded(seed);
     let mut model = Model::default();
     let mut receipts: Vec<Receipt> = Vec::new();
@@ -69,13 +79,16 @@ async fn trace<B: Bench>(bench: &B, seed: u64) -> Micros {
             // it is asked no more.
             for (n, key) in (0..).zip(&mut keys) {
                 let limit = numbers(n, 0);
-                if model.is_over(&peek(bench.key(*key), &limit), before) {
+                // Holds that have ended may be gone, too.
+                let has_holds = limit.reserve.is_some();
+                if has_holds || model.is_over(&peek(bench.key(*key), &limit), before) {
                     *key += KEYS_OF_ALL;
                 }
             }
         }
-        let drawn: Vec<DrawnCheck> =
-            (0..=random.below(4)).map(|_| drawn_check(&mut random, bench, &keys)).collect();
+        let drawn: Vec<DrawnCheck> = (0..=random.below(4))
+            .map(|_| drawn_check(&mut random, bench, &keys, counters))
+            .collect();
         let checks: Vec<Check<'_>> = drawn.iter().map(DrawnCheck::check).collect();
         let accounting =
             if random.one_in(4) { Accounting::Independent } else { Accounting::AllOrNothing };
@@ -129,7 +142,7 @@ fn numbers(n: u64, variant: u64) -> Arc<Limit> {
     let hits = [5, 3, 20, 0][variant as usize];
     let charge = match n {
         4 | 5 => Charge::Always,
-        2 | 6 | 7 => Charge::Billed,
+        2 | 6 | 7 | 13 => Charge::Billed,
         _ => Charge::Admitted,
     };
     let limit = match n {
@@ -153,6 +166,9 @@ fn numbers(n: u64, variant: u64) -> Arc<Limit> {
             Arc::new(limit)
         }
         10 => slots(hits, MINUTE),
+        11 => reserved(&window(hits, MINUTE), 40),
+        12 => reserved(&bucket([10, 3, 20, 6][variant as usize], 7 * SECOND), 40),
+        13 => reserved(&credits([20, 5, 9, 7][variant as usize], 7, 40 * SECOND), 3),
         _ => match variant {
             0 if n == 3 => credits(7, 7, SECOND),
             0 | 1 => bucket(10, 70_000),
@@ -163,8 +179,13 @@ fn numbers(n: u64, variant: u64) -> Arc<Limit> {
     Arc::new(Limit { charge, ..Limit::clone(&limit) })
 }
 
-fn drawn_check<B: Bench>(random: &mut Random, bench: &B, keys: &[u64]) -> DrawnCheck {
-    let n = random.below(KEYS);
+fn drawn_check<B: Bench>(
+    random: &mut Random,
+    bench: &B,
+    keys: &[u64],
+    counters: &Range<u64>,
+) -> DrawnCheck {
+    let n = counters.start + random.below(counters.end - counters.start);
     let key = bench.key(keys[usize::try_from(n).unwrap()]);
     // A counter keeps its algorithm and its charge; its numbers change now and then.
     let variant = if random.one_in(10) { random.below(4) } else { 0 };

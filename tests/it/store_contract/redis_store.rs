@@ -87,10 +87,13 @@ impl<T> Clone for Shared<T> {
 impl<T: Transport> Store for Shared<T> {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         let answers = self.0.store.apply(call).await;
-        let text = |check: &tidegate::domain::Check<'_>| {
-            (check.key, Prefix::default().key(&check.key, &check.limit.algorithm).to_vec())
+        let texts = |check: &tidegate::domain::Check<'_>| {
+            let key = Prefix::default().key(&check.key, &check.limit.algorithm);
+            let [amounts, ends] = Prefix::default().hold_keys(&check.key);
+            let key_of = check.key;
+            [key, amounts, ends].map(|text| (key_of, text.to_vec()))
         };
-        self.0.every_key_ends(call.checks.iter().map(text)).await;
+        self.0.every_key_ends(call.checks.iter().flat_map(texts)).await;
         answers
     }
 

@@ -16,7 +16,7 @@ impl Model {
     pub fn apply(&mut self, call: &Call<'_>) -> Vec<Outcome> {
         let mut outcomes: Vec<Option<Outcome>> = vec![None; call.checks.len()];
         for (i, check) in call.checks.iter().enumerate() {
-            if matches!(check.op, Op::Refund { .. }) {
+            if check.comes_first() {
                 outcomes[i] = Some(self.step(check, check.op, call.now));
             }
         }
@@ -25,13 +25,19 @@ impl Model {
             outcomes[i] = outcomes[i].or_else(|| Some(self.step(check, check.op, call.now)));
         }
         let mut outcomes: Vec<Outcome> = outcomes.into_iter().map(Option::unwrap).collect();
-        if call.accounting == Accounting::AllOrNothing && !admitted(call.checks, &outcomes) {
+        let undoes = call.accounting == Accounting::AllOrNothing
+            || call.checks.iter().any(|check| matches!(check.op, Op::Hold { .. }));
+        if undoes && !admitted(call.checks, &outcomes) {
             self.states = before;
+            let is_independent = call.accounting == Accounting::Independent;
             for (check, outcome) in call.checks.iter().zip(&mut outcomes) {
                 let op = match check.op {
-                    Op::Refund { .. } => continue,
+                    Op::Refund { .. } | Op::Settle { .. } => continue,
                     Op::Take { .. } if check.limit.charge == Charge::Always => check.op,
-                    Op::Take { .. } | Op::Peek { .. } => Op::PEEK,
+                    Op::Take { .. } if is_independent && outcome.verdict == Verdict::Pass => {
+                        check.op
+                    }
+                    Op::Take { .. } | Op::Peek { .. } | Op::Hold { .. } => Op::PEEK,
                 };
                 let again = self.step(check, op, call.now);
                 (outcome.charged, outcome.taken) = (again.charged, again.taken);
@@ -40,6 +46,9 @@ impl Model {
         for (check, outcome) in call.checks.iter().zip(&mut outcomes) {
             let left = apply(self.states.get(&check.key), check.limit, Op::PEEK, call.now).outcome;
             (outcome.available, outcome.reset_after) = (left.available, left.reset_after);
+            if check.cost() == Hits::ZERO && !check.comes_first() {
+                outcome.held = left.held;
+            }
         }
         outcomes
     }

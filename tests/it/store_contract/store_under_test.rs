@@ -10,8 +10,8 @@ use tidegate::store::Store;
 
 use crate::support::limits;
 pub use crate::support::limits::{
-    MINUTE, SECOND, START, always, blocking, bucket, check, credits, overridden, peek, refund,
-    sliding_log, sliding_window, slots, take, window,
+    MINUTE, SECOND, START, always, blocking, bucket, check, credits, hold, overridden, peek,
+    refund, reserved, settle, sliding_log, sliding_window, slots, take, window,
 };
 
 /// A store and its time.

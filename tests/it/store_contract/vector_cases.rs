@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::domain::{Check, Micros, Op, Receipt};
+use tidegate::domain::{Check, Micros, Receipt};
 use tidegate::store::Store;
 
 use super::store_under_test::*;
@@ -28,20 +28,15 @@ async fn run<B: Bench>(bench: &B, with_another: bool) {
         one(bench, peek(key, &case.steps[0].limit)).await;
         for (i, step) in case.steps.iter().enumerate() {
             bench.set(step.at);
-            let op = match step.op {
-                StepOp::Take(cost) | StepOp::Bill(cost) => Op::Take { cost },
-                StepOp::Peek => Op::PEEK,
-                StepOp::Question(hits) => Op::Peek { hits },
-                StepOp::Refund(cost) => Op::Refund { cost },
-                StepOp::Return(of) => {
-                    // A store without a clock refunds as of its latest call: so there is one.
-                    one(bench, peek(key, &step.limit)).await;
-                    let receipt = receipts[of].clone().expect("that step charged something");
-                    bench.store().refund(&[receipt]).await;
-                    receipts.push(None);
-                    continue;
-                }
-            };
+            if let StepOp::Return(of) = step.op {
+                // A store without a clock refunds as of its latest call: so there is one.
+                one(bench, peek(key, &step.limit)).await;
+                let receipt = receipts[of].clone().expect("that step charged something");
+                bench.store().refund(&[receipt]).await;
+                receipts.push(None);
+                continue;
+            }
+            let op = step.op().expect("all but a return");
             let asked = Check { holder: step.holder, ..check(key, &step.limit, op) };
             let outcome = if with_another {
                 let another = bench.key(n * 1_000 + i as u64);

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use tidegate::domain::{Algorithm, Charge, Check, CounterKey, Hits, Holder, Limit, Op, Role};
+use tidegate::domain::{
+    Algorithm, Charge, Check, CounterKey, Hits, Holder, Limit, Op, Reserve, Role,
+};
 
 use super::limits::bill_limit;
 use super::random::Random;
 
-/// Callers that hold slots.
+/// Callers that hold slots, or hits.
 const HOLDERS: u64 = 6;
 
 /// A check that owns its limit.
@@ -21,14 +23,17 @@ pub struct DrawnCheck {
 
 impl DrawnCheck {
     /// Draws a peek, or a take or refund of this cost, and a role; now and then a bill, where the limit
-    /// has bills, and mostly a holder, where it has slots.
+    /// has bills, and mostly a holder, where it has slots. Where hits can be held, also a hold or a settle.
     pub fn new(
         random: &mut Random,
         key: CounterKey,
         mut limit: Arc<Limit>,
         cost: Hits,
     ) -> DrawnCheck {
+        let ttl_secs = limit.reserve.map_or(0, Reserve::ttl_secs);
         let op = match random.below(10) {
+            3..6 if ttl_secs > 0 => Op::Hold { cost: cost.max(Hits::ONE), ttl_secs },
+            6..8 if ttl_secs > 0 => Op::Settle { cost },
             0 => Op::PEEK,
             1 => Op::Peek { hits: Hits(1 + random.below(limit.capacity().0.clamp(1, 5))) },
             2 => Op::Refund { cost },
@@ -44,8 +49,9 @@ impl DrawnCheck {
             _ => Role::Required,
         };
         let has_slots = matches!(limit.algorithm, Algorithm::Concurrency(_));
-        let holder =
-            (has_slots && !random.one_in(4)).then(|| Holder(1 + u128::from(random.below(HOLDERS))));
+        let needs_holder = matches!(op, Op::Hold { .. } | Op::Settle { .. });
+        let holder = (needs_holder || has_slots && !random.one_in(4))
+            .then(|| Holder(1 + u128::from(random.below(HOLDERS))));
         DrawnCheck { key, limit, op, role, holder }
     }
 

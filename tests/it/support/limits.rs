@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tidegate::domain::{
     Algorithm, Bucket, Charge, Check, Concurrency, CounterKey, Descriptor, Entry, FixedWindow,
-    Hits, Hybrid, Limit, Micros, Op, Override, Refill, Request, Role, SlidingLog, SlidingWindow,
-    Unit, Window,
+    Hits, Holder, Hybrid, Limit, Micros, Op, Override, Refill, Request, Reserve, Role, SlidingLog,
+    SlidingWindow, Unit, Window,
 };
 use tidegate::policy::{self, Policy, Secret};
 
@@ -104,6 +104,7 @@ pub fn overridden(rate_limit: &str, unit: Unit, numbers: &[u32]) -> Vec<Arc<Limi
         let limit = Override { requests_per_unit: *requests_per_unit, unit, unit_multiplier: 1 };
         let descriptor = Descriptor {
             entries: &entries,
+            hold: None,
             hits: Hits::ONE,
             has_hits_addend: false,
             refund: false,
@@ -126,6 +127,22 @@ pub fn always(limit: &Arc<Limit>) -> Arc<Limit> {
 /// The same limit, whose refusals block the key for so many seconds.
 pub fn blocking(limit: &Arc<Limit>, seconds: u32) -> Arc<Limit> {
     Arc::new(Limit { block_seconds: NonZeroU32::new(seconds), ..Limit::clone(limit) })
+}
+
+/// The same limit, whose hits can be held for so many seconds.
+pub fn reserved(limit: &Arc<Limit>, ttl_secs: u32) -> Arc<Limit> {
+    Arc::new(Limit { reserve: Reserve::from_secs(ttl_secs), ..Limit::clone(limit) })
+}
+
+pub fn hold<'a>(key: CounterKey, limit: &'a Arc<Limit>, id: u128, cost: u64) -> Check<'a> {
+    let ttl_secs = limit.reserve.expect("a limit whose hits can be held").ttl_secs();
+    let op = Op::Hold { cost: Hits(cost), ttl_secs };
+    Check { holder: Some(Holder(id)), ..check(key, limit, op) }
+}
+
+pub fn settle<'a>(key: CounterKey, limit: &'a Arc<Limit>, id: u128, cost: u64) -> Check<'a> {
+    let op = Op::Settle { cost: Hits(cost) };
+    Check { holder: Some(Holder(id)), role: Role::Shadow, ..check(key, limit, op) }
 }
 
 /// The same limit, which charges bills in any case.

@@ -178,6 +178,7 @@ fn limit_of(rate: Rate, algorithm: Algorithm) -> Arc<Limit> {
         on_store_failure: OnStoreFailure::Local,
         prepay: false,
         block_seconds: None,
+        reserve: None,
         limit_id: 1,
     })
 }
@@ -200,6 +201,7 @@ pub fn descriptor<'a>(entries: &'a [Entry<'a>]) -> Descriptor<'a> {
         refund: false,
         limit: None,
         holder: None,
+        hold: None,
     }
 }
 

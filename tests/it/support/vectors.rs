@@ -12,8 +12,8 @@
 //! ```
 //!
 //! - `at`: now, in microseconds since the epoch. It may go back.
-//! - `limit`: one of the following, and optionally `"charge"` (`billed` or `always`) beside it. A step without
-//!   one keeps the previous step's.
+//! - `limit`: one of the following, and optionally `"charge"` (`billed` or `always`) and `"reserve"` (seconds)
+//!   beside it. A step without one keeps the previous step's.
 //!   - `{"fixed_window": {hits, window_us}}`
 //!   - `{"calendar": {hits, unit, zone}}`: a fixed window of a calendar unit (`day`, `week`, `month`,
 //!     `year`) in an IANA zone
@@ -24,9 +24,10 @@
 //!   - `{"hybrid": {burst, hits, window_us, shares, class, floor_percent}}`: one class's view
 //!   - `{"concurrency": {slots, lease_us}}`
 //! - one operation: `take: n`, `bill: n` (of a `billed` limit: hits that were used already),
-//!   `peek: true`, `question: n` (would n hits pass?), `refund: n` (the caller's own) or `return: k`
-//!   (refund by the receipt of step k, counted from 0; it has no outcome).
-//! - `holder: n`, beside `take` and `refund` of a concurrency limit: who; absent: nobody.
+//!   `peek: true`, `question: n` (would n hits pass?), `refund: n` (the caller's own), `hold: n`, `settle: n`,
+//!   `reset: true`, or `return: k` (refund by the receipt of step k, counted from 0; it has no outcome).
+//! - `holder: n`, beside `take` and `refund` of a concurrency limit: who; absent: nobody. Beside `hold` and `settle`:
+//!   the id.
 //! - `expect`: the outcome; all times in microseconds; `retry_after` null where it passes and where
 //!   waiting does not help.
 //! - `keeps_for`: how long after this step the counter must be kept at least (a window not longer
@@ -39,8 +40,8 @@ use std::sync::Arc;
 use serde::Deserialize;
 use tidegate::domain::{
     Algorithm, Anchor, Bucket, Charge, Concurrency, FixedWindow, Hits, Holder, Hybrid, Limit,
-    Micros, OnStoreFailure, Outcome, Rate, Refill, SlidingLog, SlidingWindow, Unit, Verdict,
-    Window,
+    Micros, OnStoreFailure, Op, Outcome, Rate, Refill, Reserve, SlidingLog, SlidingWindow, Unit,
+    Verdict, Window,
 };
 
 /// A named sequence of steps on one counter.
@@ -73,6 +74,10 @@ pub enum StepOp {
     /// Would so many hits pass?
     Question(Hits),
     Refund(Hits),
+    /// Hold for as long as the limit permits.
+    Hold(Hits),
+    Settle(Hits),
+    Reset,
     /// Give back by the receipt of that step.
     Return(usize),
 }
@@ -86,6 +91,23 @@ pub struct Expect {
     pub available: u64,
     pub retry_after: Option<u64>,
     pub reset_after: u64,
+}
+
+impl Step {
+    /// The operation; none for a return.
+    pub fn op(&self) -> Option<Op> {
+        let ttl_secs = self.limit.reserve.map_or(0, Reserve::ttl_secs);
+        Some(match self.op {
+            StepOp::Take(cost) | StepOp::Bill(cost) => Op::Take { cost },
+            StepOp::Peek => Op::PEEK,
+            StepOp::Question(hits) => Op::Peek { hits },
+            StepOp::Refund(cost) => Op::Refund { cost },
+            StepOp::Hold(cost) => Op::Hold { cost, ttl_secs },
+            StepOp::Settle(cost) => Op::Settle { cost },
+            StepOp::Reset => Op::RESET,
+            StepOp::Return(_) => return None,
+        })
+    }
 }
 
 impl Expect {
@@ -148,6 +170,7 @@ pub fn limit(algorithm: Algorithm, charge: Charge) -> Limit {
         on_store_failure: OnStoreFailure::Local,
         prepay: false,
         block_seconds: None,
+        reserve: None,
         limit_id: 1,
     }
 }
@@ -170,6 +193,9 @@ struct RawStep {
     peek: Option<bool>,
     question: Option<u64>,
     refund: Option<u64>,
+    hold: Option<u64>,
+    settle: Option<u64>,
+    reset: Option<bool>,
     r#return: Option<usize>,
     holder: Option<u128>,
     expect: Option<Expect>,
@@ -187,6 +213,7 @@ struct RawLimit {
     hybrid: Option<RawHybrid>,
     concurrency: Option<RawSlots>,
     charge: Option<String>,
+    reserve: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -242,11 +269,14 @@ impl RawStep {
             self.peek.map(|_| StepOp::Peek),
             self.question.map(|hits| StepOp::Question(Hits(hits))),
             self.refund.map(|cost| StepOp::Refund(Hits(cost))),
+            self.hold.map(|cost| StepOp::Hold(Hits(cost))),
+            self.settle.map(|cost| StepOp::Settle(Hits(cost))),
+            self.reset.map(|_| StepOp::Reset),
             self.r#return.map(StepOp::Return),
         ];
         let mut ops = ops.into_iter().flatten();
         let (Some(op), None) = (ops.next(), ops.next()) else {
-            panic!("{place}: a step is one of take, bill, peek, question, refund, return");
+            panic!("{place}: a step is one operation");
         };
         let limit = match op {
             StepOp::Bill(_) => Arc::new(limit.bill_limit().expect("only such a limit has bills")),
@@ -324,7 +354,7 @@ impl RawLimit {
         let (Some(algorithm), None) = (forms.next(), forms.next()) else {
             panic!("{place}: a limit is exactly one of the forms");
         };
-        limit(algorithm, charge)
+        Limit { reserve: self.reserve.and_then(Reserve::from_secs), ..limit(algorithm, charge) }
     }
 }
 

@@ -514,3 +514,44 @@ async fn refused_calls_over_two_nodes_cost_four_commands_per_limit_and_second() 
         assert_eq!(cached, 998, "two calls asked: the first one, and one after 50 ms");
     }
 }
+
+/// What one node holds is undone if another node refuses, also if it renewed a hold.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_holds_on_all_its_nodes_or_on_none() {
+    let Bench { cluster: _cluster, connections, _turn } = bench(false).await;
+    let store = RedisStore::new(connections, Prefix::default(), TimeSource::Server);
+    let limit = limits::reserved(&limits::window(100, 87_600 * HOUR), 600);
+    for (first, accounting) in [(0, Accounting::AllOrNothing), (8, Accounting::Independent)] {
+        let keys: Vec<_> = (first..first + 8).map(limits::key).collect();
+        let ask = async |checks: Vec<Check<'_>>| {
+            let now = Clock::default().now();
+            let answers =
+                store.apply(&Call { checks: &checks, accounting, now, deadline: None }).await;
+            let outcomes = answers.each.iter().map(|answer| *answer.outcome().expect("decided"));
+            outcomes.collect::<Vec<_>>()
+        };
+        // The last limit decides.
+        let holds = |hits: u64, last: u64| {
+            let hits_of = |at: usize| if at == 7 { last } else { hits };
+            let each = keys.iter().enumerate();
+            each.map(|(at, key)| limits::hold(*key, &limit, 5, hits_of(at))).collect::<Vec<_>>()
+        };
+        let left = async || {
+            let peeks = keys.iter().map(|key| limits::peek(*key, &limit)).collect();
+            ask(peeks).await.iter().map(|outcome| outcome.available.0).collect::<Vec<_>>()
+        };
+        let passes = |outcomes: &[tidegate::domain::Outcome]| {
+            outcomes.iter().filter(|outcome| outcome.verdict == Verdict::Pass).count()
+        };
+        assert_eq!(passes(&ask(holds(40, 101)).await), 7, "{accounting:?}");
+        // Refunds follow in the background.
+        while left().await != [100; 8] {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(passes(&ask(holds(40, 50)).await), 8, "{accounting:?}");
+        assert_eq!(passes(&ask(holds(90, 101)).await), 7, "{accounting:?}");
+        while left().await != [60, 60, 60, 60, 60, 60, 60, 50] {
+            tokio::task::yield_now().await;
+        }
+    }
+}

@@ -274,6 +274,7 @@ pub fn counted_with(
         on_store_failure: OnStoreFailure::Error,
         prepay: false,
         block_seconds: None,
+        reserve: None,
         limit_id: 0,
     });
     let config = StackConfig { budget, replicas: 1, refusal_cache: false };

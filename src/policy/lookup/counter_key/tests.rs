@@ -46,6 +46,7 @@ fn limit(window: Option<u64>) -> Arc<Limit> {
         on_store_failure: OnStoreFailure::Local,
         prepay: false,
         block_seconds: None,
+        reserve: None,
         limit_id: 0,
     })
 }

@@ -117,7 +117,8 @@ const REPLY_ADVICE: &[(&str, &str)] = &[
 /// Commands that the ACL must permit in each topology.
 const ACL_COMMANDS: &str = "+hello +ping +client|setname +script|load +evalsha +info +get +mget +set \
                             +incr +incrby +time +strlen +getrange +append +pexpire +zcount +zrange \
-                            +zmscore +zadd +zrem +zremrangebyscore";
+                            +zmscore +zadd +zrem +zremrangebyscore +hmget +hset +hdel \
+                            +hlen";
 
 /// Returns advice on an error reply, from its text and, for a replica, from INFO.
 async fn advice_on_reply(

@@ -30,6 +30,18 @@ const COUNTER_HITS_MAX: u64 = 1 << 22;
 /// calendar window is the window's start divided by this unit.
 const CALENDAR_UNIT_US: u64 = 1_000_000;
 
+/// Letter before that of a window or bucket whose hits can be held.
+const BUDGET_LETTER: u8 = b'r';
+
+/// Number of a check's values before those of its limit.
+const CHECK_HEAD_VALUES: usize = 4;
+
+/// Number of a receipt's values before those of its limit.
+const RECEIPT_HEAD_VALUES: usize = 5;
+
+/// Number of values of a limit before those of its holds: those of a calendar window, the longest.
+const COUNTER_LIMIT_VALUES: usize = 6;
+
 /// Number of bytes to reserve per check for its encoded key and arguments: a key of 29 to 117
 /// bytes, and four to six numbers of up to 16 digits.
 const BYTES_PER_CHECK: usize = 160;
@@ -100,19 +112,26 @@ impl Encoder {
                 }
                 command.arg(self.prefix.key(&check.key, &check.limit.algorithm).as_slice());
             }
+            for check in order.clone().filter(|check| check.limit.reserve.is_some()) {
+                for key in self.prefix.hold_keys(&check.key) {
+                    command.arg(key.as_slice());
+                }
+            }
         };
         let count = checks.len() + checks.iter().filter_map(block_op).count();
+        let holds = checks.iter().filter(|check| check.limit.reserve.is_some()).count();
         // Redis checks that all KEYS are in one slot, so keys in several slots are arguments.
-        let keys = if spans_slots { 0 } else { count };
+        let keys = if spans_slots { 0 } else { count + 2 * holds };
         let mut command = build_evalsha(&self.scripts.apply, keys, count);
         if !spans_slots {
             add_keys(&mut command);
         }
         add_time(&mut command, now);
         command.arg(accounting_name(accounting, is_part));
+        let mut next_key = count + 1;
         let lists = order.clone().flat_map(|check| {
             let block = block_op(check).map(|op| pack_block(check, op));
-            block.into_iter().chain([pack_check(check, local_now)])
+            block.into_iter().chain([pack_check(check, local_now, &mut next_key)])
         });
         add_lists(&mut command, lists);
         if spans_slots {
@@ -125,12 +144,20 @@ impl Encoder {
     /// slot.
     pub fn encode_refund(&self, receipts: &[Receipt], now: Option<Micros>) -> ScriptCall {
         let script = &self.scripts.refund;
-        let mut command = build_evalsha(script, receipts.len(), receipts.len());
+        let holds = receipts.iter().filter(|receipt| receipt.is_hold());
+        let keys = receipts.len() + 2 * holds.clone().count();
+        let mut command = build_evalsha(script, keys, receipts.len());
         for receipt in receipts {
             command.arg(self.prefix.key(&receipt.key, &receipt.limit.algorithm).as_slice());
         }
+        for receipt in holds {
+            for key in self.prefix.hold_keys(&receipt.key) {
+                command.arg(key.as_slice());
+            }
+        }
         add_time(&mut command, now);
-        add_lists(&mut command, receipts.iter().map(pack_receipt));
+        let mut next_key = receipts.len() + 1;
+        add_lists(&mut command, receipts.iter().map(|one| pack_receipt(one, &mut next_key)));
         let first = receipts.first().filter(|_| self.is_cluster);
         let slot = first.map(|receipt| keys::counter_slot(&receipt.key));
         ScriptCall { script, command, slot, deadline: None }
@@ -140,7 +167,7 @@ impl Encoder {
 /// Returns the indices of the checks in the order in which `apply.lua` expects and decides them.
 pub(super) fn refunds_first(checks: &[Check<'_>]) -> SmallVec<[usize; CHECKS_INLINE]> {
     let mut order: SmallVec<[usize; CHECKS_INLINE]> = (0..checks.len()).collect();
-    order.sort_by_key(|at| !checks[*at].is_refund());
+    order.sort_by_key(|at| !checks[*at].comes_first());
     order
 }
 
@@ -173,7 +200,10 @@ pub(super) fn op_name(check: &Check<'_>) -> &'static str {
         Op::Take { cost: Hits::ZERO } | Op::Peek { .. } => "peek",
         Op::Take { .. } if check.charges_always() => "debt",
         Op::Take { .. } => "take",
+        Op::Refund { .. } if check.op == Op::RESET && check.limit.reserve.is_some() => "reset",
         Op::Refund { .. } => "refund",
+        Op::Hold { .. } => "hold",
+        Op::Settle { .. } => "settle",
     }
 }
 
@@ -183,8 +213,11 @@ pub(super) fn block_op(check: &Check<'_>) -> Option<&'static str> {
     check.limit.block_seconds?;
     match check.op {
         Op::Refund { .. } => check.is_reset().then_some("refund"),
-        Op::Take { .. } | Op::Peek { .. } if check.starts_block() => Some("blocks"),
-        Op::Take { .. } | Op::Peek { .. } => Some("blocked"),
+        Op::Settle { .. } => None,
+        Op::Take { .. } | Op::Hold { .. } | Op::Peek { .. } if check.starts_block() => {
+            Some("blocks")
+        }
+        Op::Take { .. } | Op::Hold { .. } | Op::Peek { .. } => Some("blocked"),
     }
 }
 
@@ -217,7 +250,7 @@ pub(super) fn pack_role(packed: &mut Packed, role: Role) {
 /// number at a value above which more hits have no further effect, so that the scripts' arithmetic
 /// stays exact.
 pub(super) fn capped_cost(check: &Check<'_>) -> u64 {
-    let Hits(cost) = if check.is_refund() { check.cost() } else { check.hits_needed() };
+    let Hits(cost) = if check.comes_first() { check.cost() } else { check.hits_needed() };
     let stops_at_limit = !check.is_refund() && !check.charges_always();
     let limit = check.limit;
     cost.min(match &limit.algorithm {
@@ -227,7 +260,7 @@ pub(super) fn capped_cost(check: &Check<'_>) -> u64 {
         Algorithm::SlidingWindow(_) => 2 * COUNT_MAX,
         Algorithm::SlidingLog(_) => 2 * COUNTER_HITS_MAX + 1,
         Algorithm::Bucket(bucket) => {
-            let credits = BucketCredits::new(bucket, limit.charge);
+            let credits = BucketCredits::new(bucket, limit.debt_charge());
             if check.is_refund() { credits.refund_hits_max() } else { credits.cap_hits + 1 }
         }
         Algorithm::Hybrid(classes) => HybridCredits::new(classes).burst + 1,
@@ -265,21 +298,55 @@ fn add_lists(command: &mut Cmd, lists: impl Iterator<Item = Packed>) {
 }
 
 /// Packs a check in the format that `apply.lua` expects.
-fn pack_check(check: &Check<'_>, local_now: Micros) -> Packed {
+fn pack_check(check: &Check<'_>, local_now: Micros, next_key: &mut usize) -> Packed {
     let mut packed = Packed::default();
-    packed.push_string(&[algorithm_letter(&check.limit.algorithm)]);
+    let letter = algorithm_letter(&check.limit.algorithm);
+    let is_budget = check.limit.reserve.is_some();
+    packed.push_string(&[BUDGET_LETTER, letter][usize::from(!is_budget)..]);
     packed.push_string(op_name(check).as_bytes());
     pack_role(&mut packed, check.role);
     packed.push_number(capped_cost(check));
     pack_limit(&mut packed, check.limit, check.holder, local_now);
+    if is_budget {
+        packed.pad_to(CHECK_HEAD_VALUES + COUNTER_LIMIT_VALUES);
+        pack_hold_keys(&mut packed, next_key);
+        match check.holder {
+            Some(Holder(id)) => pack_hold_id(&mut packed, id),
+            None => packed.push_nil(),
+        }
+        if let Op::Hold { ttl_secs, .. } = check.op {
+            packed.push_number(Micros::from_secs(ttl_secs.into()).0);
+        }
+    }
     packed
 }
 
+/// Packs the low 112 bits of the id of a hold: 16 bytes would take 24 in each of its two keys, and 14
+/// take 16.
+fn pack_hold_id(packed: &mut Packed, id: u128) {
+    packed.push_string(&id.to_be_bytes()[2..]);
+}
+
+/// Packs the number of the first of two keys, and counts them.
+fn pack_hold_keys(packed: &mut Packed, next_key: &mut usize) {
+    packed.push_number(*next_key as u64);
+    *next_key += 2;
+}
+
 /// Packs a receipt in the format that `refund.lua` expects.
-fn pack_receipt(receipt: &Receipt) -> Packed {
+fn pack_receipt(receipt: &Receipt, next_key: &mut usize) -> Packed {
     let Receipt { limit: taken_under, taken, .. } = receipt;
     let mut packed = Packed::default();
-    packed.push_string(&[algorithm_letter(&taken_under.algorithm)]);
+    let letter = algorithm_letter(&taken_under.algorithm);
+    if receipt.is_hold() {
+        packed.push_string(&[BUDGET_LETTER, letter]);
+        packed.push_numbers([taken.hits.0, taken.at.0, taken.window.0]);
+        pack_hold_id(&mut packed, taken.entry);
+        packed.pad_to(RECEIPT_HEAD_VALUES + COUNTER_LIMIT_VALUES);
+        pack_hold_keys(&mut packed, next_key);
+        return packed;
+    }
+    packed.push_string(&[letter]);
     packed.push_numbers([taken.hits.0.min(COUNT_MAX), taken.at.0, taken.window.0]);
     match &taken_under.algorithm {
         Algorithm::Concurrency(_) => packed.push_string(&taken.entry.to_be_bytes()),
@@ -305,7 +372,7 @@ pub(super) fn pack_limit(
     holder: Option<Holder>,
     local_now: Micros,
 ) {
-    let charge = limit.charge;
+    let charge = limit.debt_charge();
     match &limit.algorithm {
         Algorithm::FixedWindow(window) => {
             let hits = window.hits.0.min(COUNT_MAX);

@@ -5,7 +5,8 @@
 //! <prefix>tg1<a>:{<tag>}:<id>    the tag is the hash of the limit's hash_tag entries
 //! ```
 //!
-//! `a` is a letter for the algorithm and the version of its state, or `x` for the block of a counter. `tag` and `id` (the counter's
+//! `a` is a letter for the algorithm and the version of its state, or `x` for the block of a counter. The holds of a limit with
+//! `reserve` are in two more keys, with the letters `r` (amounts) and `z` (ends). `tag` and `id` (the counter's
 //! identity) are 128 bits each, as 22 characters of base64url. Without hash_tag the key has 29
 //! characters, and the counter takes 133 bytes in Redis. Keys contain no text from callers, and the
 //! tag is a keyed hash, so that a caller cannot choose the slot of its counters.
@@ -130,6 +131,11 @@ impl Prefix {
     /// ```
     pub fn key(&self, key: &CounterKey, algorithm: &Algorithm) -> KeyText {
         self.key_with_letter(key, algorithm_letter(algorithm))
+    }
+
+    /// Returns the Redis keys of a counter's holds: their amounts, and their ends.
+    pub fn hold_keys(&self, key: &CounterKey) -> [KeyText; 2] {
+        [b'r', b'z'].map(|letter| self.key_with_letter(key, letter))
     }
 
     /// Returns the Redis key with the letter of an algorithm, or that of a counter's block.

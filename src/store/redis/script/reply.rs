@@ -137,10 +137,11 @@ fn uncharged_status(
     outcome: &Outcome,
     now: Micros,
 ) -> CounterStatus {
-    let Outcome { available, reset_after, .. } = match check.applies_when_rejected() {
-        true => *outcome,
-        false => algorithm::apply(state, check.limit, Op::PEEK, now).outcome,
-    };
+    let Outcome { available, reset_after, .. } =
+        match check.applies_when_rejected(Accounting::AllOrNothing) {
+            true => *outcome,
+            false => algorithm::apply(state, check.limit, Op::PEEK, now).outcome,
+        };
     CounterStatus { available, reset_after }
 }
 
@@ -196,7 +197,8 @@ pub(super) fn decode_apply(
 /// - the time until reset
 /// - the charged hits
 /// - the time or the window of the charge
-/// - the entry of the charge ([`ChargeRecord::entry`])
+/// - the entry of the charge ([`ChargeRecord::entry`]), or the hits held, for a peek on a limit with
+///   `reserve`
 fn outcome_from_numbers(
     numbers: [i64; NUMBERS_PER_OUTCOME],
     check: &Check<'_>,
@@ -214,6 +216,24 @@ fn outcome_from_numbers(
         return Err(ReplyError::Number);
     }
     let (entry, reset) = (parse_count(entry)?, parse_micros(reset)?);
+    let verdict = if passes { Verdict::Pass } else { Verdict::Refuse };
+    let retry_after = (wait > 0).then_some(Micros(wait));
+    let is_peek = check.cost() == Hits::ZERO && !check.comes_first();
+    let held = if is_peek && check.limit.reserve.is_some() { Hits(entry) } else { Hits::ZERO };
+    let outcome = Outcome {
+        held,
+        retry_after,
+        reset_after: reset,
+        verdict,
+        ..Outcome::pass(Hits(available))
+    };
+    if let Op::Hold { ttl_secs, .. } = check.op {
+        // The number of hits charged is that of hits held, and the others are of the former hold.
+        let at = now.saturating_add(Micros::from_secs(ttl_secs.into()));
+        let (hits, id) = (Hits(entry), check.holder.map_or(0, |Holder(bits)| bits));
+        let held = ChargeRecord { hits, at, window: since, entry: id };
+        return Ok(Outcome { taken: (charged > Hits::ZERO).then_some(held), ..outcome });
+    }
     let mut hits = charged;
     let (at, window, entry) = match &check.limit.algorithm {
         Algorithm::FixedWindow(_) | Algorithm::SlidingWindow(_) => (now, since, 0),
@@ -231,14 +251,8 @@ fn outcome_from_numbers(
             (since, Micros::ZERO, u128::from(entry))
         }
     };
-    Ok(Outcome {
-        verdict: if passes { Verdict::Pass } else { Verdict::Refuse },
-        charged,
-        available: Hits(available),
-        retry_after: (wait > 0).then_some(Micros(wait)),
-        reset_after: reset,
-        taken: (hits > Hits::ZERO).then_some(ChargeRecord { hits, at, window, entry }),
-    })
+    let taken = (hits > Hits::ZERO).then_some(ChargeRecord { hits, at, window, entry });
+    Ok(Outcome { charged, taken, ..outcome })
 }
 
 fn parse_numbers(reply: &[Value]) -> impl Iterator<Item = Result<i64, ReplyError>> {

@@ -42,6 +42,7 @@ pub fn is_shareable(checks: &[Check<'_>]) -> bool {
             Algorithm::SlidingLog(_) | Algorithm::Hybrid(_) | Algorithm::Concurrency(_) => false,
         };
         has_small_state
+            && check.limit.reserve.is_none()
             && matches!(check.op, Op::Take { .. } | Op::Peek { .. })
             && !check.charges_always()
     };
