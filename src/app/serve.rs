@@ -97,7 +97,7 @@ async fn run(
     let overrides = Arc::new(RuntimeOverrides::new(Arc::clone(&decider)));
     let token = settings.debug_token_file.clone().map(admin_actions::watch_token).transpose()?;
     let rate_limit = rate_limit_service(&decider, settings, response_config);
-    let health = Health::new();
+    let health = Health::default();
 
     let wiring = AdminWiring {
         configuration: configuration.clone(),

@@ -29,7 +29,7 @@ const STALLED_TICKS: usize = 6;
 const UNSENT_AGES: usize = STALLED_TICKS + 2;
 
 /// Memory held for all callers of the process.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct HeldMemory {
     bytes_max: usize,
     caller_bytes_max: usize,
@@ -54,13 +54,7 @@ impl HeldMemory {
     /// Creates a budget of `bytes_max` bytes beyond the floors, and of `caller_bytes_max` bytes for
     /// each caller.
     pub fn new(bytes_max: usize, caller_bytes_max: usize) -> Arc<Self> {
-        Arc::new(HeldMemory {
-            bytes_max,
-            caller_bytes_max,
-            shared_bytes: AtomicUsize::new(0),
-            tick: AtomicUsize::new(0),
-            callers: Lock::default(),
-        })
+        Arc::new(HeldMemory { bytes_max, caller_bytes_max, ..HeldMemory::default() })
     }
 
     /// Adds a caller, which holds nothing yet.

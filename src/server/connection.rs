@@ -167,16 +167,11 @@ fn shown(peer: Peer) -> String {
 /// State of a connection that all its calls share.
 #[derive(Debug)]
 struct CallContext<D> {
-    router: Arc<Router<D>>,
+    worker: Arc<Worker<D>>,
     caller: Caller,
     peer: Peer,
-    unreadable: Arc<UnreadableCallers>,
     activity: Arc<Activity>,
-    stats: Arc<ConnectionStats>,
     memory: Arc<CallerMemory>,
-    receive_timeout: Duration,
-    phase: watch::Receiver<Phase>,
-    overload: Arc<Overload>,
     /// Whether a method other than those of rate limits was called.
     has_other_calls: Arc<AtomicBool>,
 }
@@ -229,10 +224,11 @@ impl<D: Decide> CallContext<D> {
         queued: QueuedCall,
         mut hold: Hold,
     ) -> Response<AnswerBody> {
+        let worker = &*self.worker;
         let mut call = match request {
             RouteMatch::RateLimit(call) => call,
             RouteMatch::Rejected(kind, response) => {
-                record_unreadable(&self.unreadable, kind, self.peer, "");
+                record_unreadable(&worker.unreadable, kind, self.peer, "");
                 return response.map(|body| AnswerBody::unary(body, hold));
             }
             RouteMatch::TonicService(request) => {
@@ -242,16 +238,16 @@ impl<D: Decide> CallContext<D> {
                 return Box::pin(self.answer_with_tonic(*request, hold)).await;
             }
         };
-        match queued.start(call.deadline, self.router.clock()).await {
+        match queued.start(call.deadline, worker.router.clock()).await {
             Ok(deadline) => call.deadline = deadline,
             Err(status) => {
-                self.stats.overload_rejections.fetch_add(1, Ordering::Relaxed);
+                worker.stats.overload_rejections.fetch_add(1, Ordering::Relaxed);
                 return status.into_http().map(|body| AnswerBody::unary(body, hold));
             }
         }
-        let started = self.overload.start_call();
-        let limits = ReceiveLimits { hold: &mut hold, timeout: self.receive_timeout };
-        let response = match self.router.receive(&mut call.body, call.deadline, limits).await {
+        let started = worker.overload.start_call();
+        let limits = ReceiveLimits { hold: &mut hold, timeout: worker.limits.receive_timeout };
+        let response = match worker.router.receive(&mut call.body, call.deadline, limits).await {
             Ok((body, deadline)) => {
                 self.activity.record_call();
                 hold.resize(DECIDED_CALL_BYTES + body.held_bytes);
@@ -260,7 +256,7 @@ impl<D: Decide> CallContext<D> {
                 // would take while their request is incomplete. Unboxed, it would be copied when
                 // the stream starts and when it ends.
                 box_in_place(|| {
-                    self.router.respond(call.method, body, deadline, call.trace, &self.caller)
+                    worker.router.respond(call.method, body, deadline, call.trace, &self.caller)
                 })
                 .await
             }
@@ -282,17 +278,18 @@ impl<D: Decide> CallContext<D> {
             self.wait_for_room().await;
         }
         let deadline = framing::parse_grpc_timeout(request.headers());
-        let timeout = deadline.unwrap_or(self.receive_timeout).min(self.receive_timeout);
-        let (phase, uri) = (self.phase.clone(), request.uri().clone());
+        let timeout_max = self.worker.limits.receive_timeout;
+        let timeout = deadline.unwrap_or(timeout_max).min(timeout_max);
+        let (phase, uri) = (self.worker.phase.clone(), request.uri().clone());
         let request = request.map(|body| Body::new(UntilDraining::new(body, phase)));
-        let response = time::timeout(timeout, self.router.call_tonic_service(request)).await;
+        let response = time::timeout(timeout, self.worker.router.call_tonic_service(request)).await;
         let late = || self.reject(&Status::deadline_exceeded("no request in time"));
         let response = response.unwrap_or_else(|_| late());
         let status = response.headers().get("grpc-status");
         if status.is_some_and(|status| status == UNIMPLEMENTED_STATUS) {
             let is_v2 = RLS_V2_PATHS.iter().any(|start| uri.path().starts_with(start));
             let kind = if is_v2 { UnreadableKind::RlsV2 } else { UnreadableKind::UnknownMethod };
-            record_unreadable(&self.unreadable, kind, self.peer, uri.path());
+            record_unreadable(&self.worker.unreadable, kind, self.peer, uri.path());
         }
         response.map(|body| AnswerBody::stream(body, hold))
     }
@@ -313,7 +310,7 @@ impl<D: Decide> CallContext<D> {
     /// rejection.
     fn reject(&self, status: &Status) -> Response<Body> {
         if status.code() == Code::DeadlineExceeded {
-            self.stats.receive_timeouts.fetch_add(1, Ordering::Relaxed);
+            self.worker.stats.receive_timeouts.fetch_add(1, Ordering::Relaxed);
         }
         status.clone().into_http()
     }
@@ -347,7 +344,7 @@ impl<D: Decide> Worker<D> {
     }
 
     async fn serve_tls(
-        &self,
+        self: &Arc<Self>,
         tls: &Tls,
         socket: TcpStream,
         peer: Peer,
@@ -409,7 +406,7 @@ impl<D: Decide> Worker<D> {
     }
 
     async fn serve_io<I>(
-        &self,
+        self: &Arc<Self>,
         io: I,
         caller: (Caller, Peer),
         age_max: Option<Duration>,
@@ -433,7 +430,7 @@ impl<D: Decide> Worker<D> {
     }
 
     async fn serve_http2<I>(
-        &self,
+        self: &Arc<Self>,
         io: PrefaceStream<I>,
         (caller, peer): (Caller, Peer),
         age_max: Option<Duration>,
@@ -443,23 +440,19 @@ impl<D: Decide> Worker<D> {
     {
         let memory = self.held_memory.add_caller();
         let context = Arc::new(CallContext {
-            router: Arc::clone(&self.router),
+            worker: Arc::clone(self),
             caller,
             peer,
-            unreadable: Arc::clone(&self.unreadable),
             activity: Arc::clone(&registration.activity),
-            stats: Arc::clone(&self.stats),
             memory: Arc::clone(&memory),
-            receive_timeout: self.limits.receive_timeout,
-            phase: self.phase.clone(),
-            overload: Arc::clone(&self.overload),
             has_other_calls: Arc::clone(&io.reads.has_other_calls),
         });
         let service = service_fn(|request| {
             let context = Arc::clone(&context);
-            let queued = QueuedCall::new(&context.overload.call_queue, context.router.clock());
+            let Worker { router, overload, .. } = &*context.worker;
+            let queued = QueuedCall::new(&overload.call_queue, router.clock());
             // Dispatched here, so that the future of a call does not hold the request's headers.
-            let request = context.router.dispatch(request);
+            let request = router.dispatch(request);
             let hold = Hold::new(&context.memory, WAITING_CALL_BYTES);
             async move { Ok::<_, std::convert::Infallible>(context.answer(request, queued, hold).await) }
         });

@@ -22,26 +22,23 @@ use super::rls_service::SERVICE_NAME;
 pub const HEALTH_NAMES: [&str; 3] = ["", "ratelimit", SERVICE_NAME];
 
 /// Health status that the server reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum HealthState {
+    #[default]
     NotServing,
     Serving,
     /// NOT_SERVING, permanently, because the server is shutting down. Watch streams end.
     ShutDown,
 }
 
-/// Health service, with the server status that it reports. Clones share the status.
-#[derive(Clone, Debug)]
+/// Health service, with the server status that it reports, at first NOT_SERVING. Clones share the
+/// status.
+#[derive(Clone, Debug, Default)]
 pub struct Health {
     state: watch::Sender<HealthState>,
 }
 
 impl Health {
-    /// Creates a health service that reports NOT_SERVING.
-    pub fn new() -> Self {
-        Health { state: watch::Sender::new(HealthState::NotServing) }
-    }
-
     /// Sets the status to SERVING or NOT_SERVING. Does nothing after [`Health::shut_down`].
     pub fn set_serving(&self, serving: bool) {
         let next = if serving { HealthState::Serving } else { HealthState::NotServing };
@@ -68,12 +65,6 @@ impl Health {
     /// Returns the gRPC health service. It rejects requests of more than `message_bytes_max` bytes.
     pub(crate) fn service(&self, message_bytes_max: usize) -> HealthServer<Health> {
         HealthServer::new(self.clone()).max_decoding_message_size(message_bytes_max)
-    }
-}
-
-impl Default for Health {
-    fn default() -> Self {
-        Health::new()
     }
 }
 

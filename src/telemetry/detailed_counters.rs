@@ -5,7 +5,6 @@
 //! Callers choose the values, so the number and the length of detailed paths are bounded. A check
 //! beyond the bounds is counted in the row of its rule, whose path contains no values.
 
-use std::array;
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -34,7 +33,7 @@ type RowKey = (usize, Box<str>);
 type RowCounters = (RuleName, Arc<RuleCounters>);
 
 /// Counters by detailed path (a rule's path with descriptor values), for all rules of the policy.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct DetailedCounters {
     shards: [Lock<HashMap<RowKey, RowCounters>>; SHARD_COUNT],
     hasher: RandomState,
@@ -51,18 +50,6 @@ pub(super) struct DetailedRow {
     /// Detailed path: the rule's path with descriptor values.
     pub(super) path: Box<str>,
     pub(super) counters: Arc<RuleCounters>,
-}
-
-impl Default for DetailedCounters {
-    fn default() -> Self {
-        DetailedCounters {
-            shards: array::from_fn(|_| Lock::default()),
-            hasher: RandomState::new(),
-            row_count: AtomicUsize::new(0),
-            path_bytes: AtomicUsize::new(0),
-            overflows: AtomicU64::new(0),
-        }
-    }
 }
 
 impl DetailedCounters {

@@ -204,7 +204,7 @@ impl Wanted {
         });
         let clock = Clock::Manual(ManualClock::at(NOW));
         let response_config = ResponseConfig::new(self.response_config).unwrap();
-        let health = Health::new();
+        let health = Health::default();
         health.set_serving(true);
         let service = Arc::new(RlsService::new(Arc::clone(&bench), clock, response_config));
         let front = Router::new(Arc::clone(&service), health.clone());

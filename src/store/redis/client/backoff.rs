@@ -97,9 +97,9 @@ pub(super) async fn dial(
         stats.record_error(kind);
         stats.connect_failures.add(1);
         if backoff.record_failure(kind) {
-            dialer.context().log_failure(dialer.address(), kind, &reason);
+            dialer.context.log_failure(&dialer.address, kind, &reason);
         } else {
-            dialer.context().set_failure(dialer.address(), kind, &reason, None);
+            dialer.context.set_failure(&dialer.address, kind, &reason, None);
         }
         if let Some(breaker) = breaker {
             breaker.record_connect_failure();

@@ -81,8 +81,8 @@ impl Connection {
 
     fn record_loss(&self, reason: CloseReason) {
         self.stats.losses.add(1);
-        self.dialer.context().lost_connections.fetch_add(1, Ordering::AcqRel);
-        let (node, context) = (self.dialer.address(), self.dialer.context());
+        self.dialer.context.lost_connections.fetch_add(1, Ordering::AcqRel);
+        let (node, context) = (&self.dialer.address, &self.dialer.context);
         if reason == CloseReason::Lost {
             context.set_failure(node, FailureKind::Lost, "the connection was lost", None);
         }
@@ -164,7 +164,7 @@ impl Connection {
         let mut batches = FuturesUnordered::new();
         let (mut incoming, mut closed) = (Vec::<Batch>::with_capacity(WRITE_COMMANDS_MAX), false);
         let mut outstanding = OutstandingCommands::default();
-        let mut silence = SilenceTimer::new(self.dialer.config().silence_max);
+        let mut silence = SilenceTimer::new(self.dialer.context.config.silence_max);
         let reason = loop {
             while batches.len() < BATCHES_IN_FLIGHT_MAX
                 && let Some(batch) = self.write_batch(&mut outstanding.pending)
@@ -277,8 +277,8 @@ impl Connection {
 
     /// Opens the breaker of a silent node, and stores why.
     fn open_silent(&self, breaker: &NodeBreaker) {
-        let reason = format!("no reply for {:?}", self.dialer.config().silence_max);
-        let (context, node) = (self.dialer.context(), self.dialer.address());
+        let reason = format!("no reply for {:?}", self.dialer.context.config.silence_max);
+        let (context, node) = (&self.dialer.context, &self.dialer.address);
         context.set_failure(node, FailureKind::TimedOut, &reason, None);
         breaker.record_silence();
     }
@@ -305,7 +305,7 @@ impl Connection {
         let breaker = self.breaker.as_ref()?;
         let since = breaker.last_reply_at().max(*oldest?);
         let silent = Duration::from_micros(breaker.clock.now().saturating_sub(since).0);
-        Some(self.dialer.config().silence_max.saturating_sub(silent))
+        Some(self.dialer.context.config.silence_max.saturating_sub(silent))
     }
 
     /// Passes each reply in a batch to its caller. Commands that failed with NOSCRIPT are queued
@@ -349,7 +349,7 @@ impl Connection {
                 in_flight.command.complete(CommandReply::Value(reply));
                 continue;
             };
-            let reply = ErrorReply::classify(&error, self.dialer.address());
+            let reply = ErrorReply::classify(&error, &self.dialer.address);
             errors += u64::from(reply.means_unavailable_node());
             if let ErrorReply::Failed(SendError { kind, .. }) = reply {
                 demoted |= kind == FailureKind::ReadOnly;
@@ -383,7 +383,7 @@ impl Connection {
         }
         // Formats and locks, although a flood of calls may wait: only while calls fail, and less
         // than what their decision without Redis costs.
-        self.dialer.context().log_failure(self.dialer.address(), kind, &text());
+        self.dialer.context.log_failure(&self.dialer.address, kind, &text());
     }
 
     /// Handles the error reply to a command. Returns the command if it must be resent. Otherwise,

@@ -55,12 +55,12 @@ impl Connection {
     ) -> ProbeResult {
         let Connection { dialer, queue, signal, load, stats, refresh_needed, breaker, .. } = self;
         let Some(breaker) = breaker.as_deref() else { return ProbeResult::Replied };
-        let address = dialer.address().clone();
+        let address = dialer.address.clone();
         let next_ping = tokio::time::sleep(first_ping);
         tokio::pin!(next_ping);
         let mut ping: Option<PingFuture> = None;
         let mut sent = breaker.clock.now();
-        let reply_timeout = dialer.config().reply_timeout;
+        let reply_timeout = dialer.context.config.reply_timeout;
         let redial = async {
             tokio::time::sleep(reply_timeout).await;
             dial(dialer, stats, Some(breaker), refresh_needed, backoff).await

@@ -105,7 +105,7 @@ impl Connection {
                 shared.add(sharing);
             }
         }
-        for command in shared.take_few(self.dialer.config().shared_calls_min) {
+        for command in shared.take_few(self.dialer.context.config.shared_calls_min) {
             // It is a script call now, and is added.
             let _ = own.add(command.into_script_call());
         }

@@ -349,12 +349,12 @@ impl From<RedisError> for ConnectError {
 /// INFO and CLUSTER queries do not use a pool: before each reuse, a pool sends UNWATCH, which the
 /// ACL in the documentation does not permit and sentinels do not support.
 pub(crate) struct Dialer {
-    context: Arc<ClientContext>,
-    address: Address,
-    pool: Option<SingleConnectionPool>,
-    stats: Arc<NodeStats>,
-    signal: Arc<ConnectionSignal>,
-    loss_detector: Arc<LossDetector>,
+    pub(super) context: Arc<ClientContext>,
+    pub(super) address: Address,
+    pub(super) pool: Option<SingleConnectionPool>,
+    pub(super) stats: Arc<NodeStats>,
+    pub(super) signal: Arc<ConnectionSignal>,
+    pub(super) loss_detector: Arc<LossDetector>,
 }
 
 /// Signal that wakes the task of a connection when the connection breaks or the node's circuit
@@ -388,35 +388,12 @@ impl ConnectionSignal {
 }
 
 /// Pool of one connection, and the password with which it logs in.
-struct SingleConnectionPool {
+pub(super) struct SingleConnectionPool {
     pool: Pool,
     password: Option<String>,
 }
 
 impl Dialer {
-    pub(crate) fn new(
-        context: Arc<ClientContext>,
-        address: Address,
-        stats: Arc<NodeStats>,
-        signal: Arc<ConnectionSignal>,
-        loss_detector: Arc<LossDetector>,
-    ) -> Dialer {
-        Dialer { context, address, pool: None, stats, signal, loss_detector }
-    }
-
-    pub(crate) fn config(&self) -> &RedisConfig {
-        &self.context.config
-    }
-
-    pub(crate) fn address(&self) -> &Address {
-        &self.address
-    }
-
-    /// Returns the context, which all dialers share.
-    pub(crate) fn context(&self) -> &Arc<ClientContext> {
-        &self.context
-    }
-
     /// Opens a connection: logs in, loads every script and, with sentinels, checks that the server
     /// is a master. A connection without TLS is taken out of the pool, so that another can be
     /// opened while it is in use.

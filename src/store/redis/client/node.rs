@@ -83,13 +83,14 @@ impl Node {
             let (sender, queue) = mpsc::channel(QUEUE_MAX);
             let (ready, load): (Arc<AtomicBool>, Arc<ConnectionLoad>) = Default::default();
             let stats = Arc::clone(&stats);
-            let dialer = Dialer::new(
-                Arc::clone(context),
-                address.clone(),
-                Arc::clone(&stats),
-                Arc::clone(&signal),
-                Arc::clone(&loss_detector),
-            );
+            let dialer = Dialer {
+                context: Arc::clone(context),
+                address: address.clone(),
+                pool: None,
+                stats: Arc::clone(&stats),
+                signal: Arc::clone(&signal),
+                loss_detector: Arc::clone(&loss_detector),
+            };
             let connection = Connection {
                 dialer,
                 queue,

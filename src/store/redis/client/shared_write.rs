@@ -118,7 +118,7 @@ impl Connection {
         }
         let results = match reply {
             Value::ServerError(error) => {
-                let error = match ErrorReply::classify(error, self.dialer.address()) {
+                let error = match ErrorReply::classify(error, &self.dialer.address) {
                     ErrorReply::NoScript => {
                         self.reload(shared.commands, pending);
                         return None;

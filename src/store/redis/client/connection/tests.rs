@@ -43,13 +43,14 @@ impl Bench {
             Vec::new(),
         );
         let (_, queue) = mpsc::channel(1);
-        let dialer = Dialer::new(
-            Arc::new(context),
+        let dialer = Dialer {
+            context: Arc::new(context),
             address,
-            Arc::clone(&stats),
-            Arc::clone(&signal),
-            Arc::default(),
-        );
+            pool: None,
+            stats: Arc::clone(&stats),
+            signal: Arc::clone(&signal),
+            loss_detector: Arc::default(),
+        };
         let connection = Connection {
             dialer,
             queue,
