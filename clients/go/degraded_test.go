@@ -232,14 +232,14 @@ func TestThePortOfAnotherService(t *testing.T) {
 		}
 		failing{reason: reason, config: config, values: values}.check(t)
 		if code == codes.Unimplemented {
-			failing{reason: "no_batches", config: config, batch: true, connects: true}.check(t)
+			failing{reason: "no_limits_api", config: config, batch: true, connects: true}.check(t)
 		}
 	}
 }
 
 func TestWhatTheServiceItselfAnswers(t *testing.T) {
 	tidegate := serve(t, "--batches", "false")
-	failing{reason: "no_batches", config: tidegate.config(), batch: true, connects: true}.check(t)
+	failing{reason: "no_limits_api", config: tidegate.config(), batch: true, connects: true}.check(t)
 	empty := Call{Descriptors: []Descriptor{{Entries: []Entry{{"user", "ann"}}}, {}}}
 	if failure := tidegate.client(t).Check(t.Context(), empty).Failure; failure.Message != "descriptors[1].entries: must not be empty" {
 		t.Error(failure)

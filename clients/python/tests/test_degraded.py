@@ -131,11 +131,11 @@ class Reasons(TidegateCase):
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         await self.assert_reason(f"http://localhost:{port}", "unimplemented")
-        await self.assert_reason(f"http://localhost:{port}", "no_batches", connects=True, batch=True)
+        await self.assert_reason(f"http://localhost:{port}", "no_limits_api", connects=True, batch=True)
 
     async def test_batches_that_the_service_does_not_have(self):
         address, _ = self.serve("--batches", "false", tls=False)
-        await self.assert_reason(address, "no_batches", connects=True, batch=True)
+        await self.assert_reason(address, "no_limits_api", connects=True, batch=True)
 
     async def test_a_caller_without_permission(self):
         address, _ = self.serve("--grpc-client-domains", "shop=elsewhere.test")

@@ -129,12 +129,31 @@ class Types(unittest.TestCase):
                     self.raises(CallError, says, lambda: asyncio.run(ask(given)))
                 self.raises(CallError, says, lambda: asyncio.run(client.wait(given, 1)))
                 self.raises(CallError, says, lambda: client.hold(given))
+                self.raises(CallError, says, lambda: client.reserve(given, 1))
                 self.raises(CallError, says, lambda: asyncio.run(client.check_many([call("user", "ann"), given])))
         for calls in (None, 7, "user", call("user", "ann"), {"user": "ann"}):
             self.raises(CallError, "calls: must be a list of Call, not ", lambda: asyncio.run(client.check_many(calls)))
         for patience in (None, "60", math.nan, math.inf, -1, True):
             self.raises(SettingsError, "patience must be ", lambda: asyncio.run(client.wait(call("user", "ann"), patience)))
             self.raises(SettingsError, "timeout must be ", lambda: asyncio.run(client.connect(patience)))
+
+    def test_reservations(self):
+        client = Client("http://localhost:1", "shop")
+        for estimate, says in [(None, "must be int, not None"), (1.5, "must be int, not float"), (-1, "must be 0 to "),
+                               (1 << 64, "must be 0 to "), (True, "must be int, not bool")]:
+            with self.subTest(estimate):
+                reservation = client.reserve(Call([USER]), 1)
+                self.raises(CallError, f"estimate: {says}", lambda: client.reserve(Call([USER]), estimate))
+                self.raises(CallError, f"estimate: {says}", lambda: asyncio.run(reservation.renew(estimate)))
+                self.raises(CallError, f"used: {says}", lambda: asyncio.run(reservation.settle(estimate)))
+        for ttl in ("60", math.nan, math.inf, -1, True, 0):
+            self.raises(SettingsError, "ttl must be ", lambda: client.reserve(Call([USER]), 1, ttl=ttl))
+        for choice in (None, "charge", ["keep"], 7):
+            self.raises(SettingsError, 'on_unsettled must be "charge_estimate", "release", or "keep", not ',
+                        lambda: client.reserve(Call([USER]), 1, on_unsettled=choice))
+        for descriptor in (Descriptor([("user", "ann")], hits=0), Descriptor([("user", "ann")], hold=True)):
+            self.raises(CallError, "descriptors[1]: must not have hits or hold in a reservation",
+                        lambda: client.reserve(Call([USER, descriptor]), 1))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from ._call import VALUE_BYTES_MAX, Call, CallError, Descriptor
 from ._client import Client, Counters, SettingsError
 from ._decision import Decision, Failure, Outcome
 from ._mapping import Mapping, MappingError
+from ._reservation import Reservation
 
 __all__ = [
     "IPV6_PREFIX",
@@ -22,6 +23,7 @@ __all__ = [
     "MappingError",
     "Outcome",
     "RateLimitMiddleware",
+    "Reservation",
     "SettingsError",
     "address_entry",
 ]

@@ -14,7 +14,7 @@ VALUE_BYTES_MAX = 4_096
 _SLOT_KEY = b"tidegate.slot"
 # Maximum of hits of a call, and of a descriptor: what the protocol can carry.
 _CALL_HITS_MAX = (1 << 32) - 1
-_DESCRIPTOR_HITS_MAX = (1 << 64) - 1
+DESCRIPTOR_HITS_MAX = (1 << 64) - 1
 
 
 class CallError(TypeError, ValueError):
@@ -46,7 +46,7 @@ def listed(given, place: str, of: str) -> list:
         raise CallError(f"{place}: must be a list of {of}, not {kind(given)}") from None
 
 
-def _hits(given, place: str, hits_max: int) -> None:
+def must_be_hits(given, place: str, hits_max: int) -> None:
     if not isinstance(given, int) or isinstance(given, bool):
         raise CallError(f"{place}: must be int, not {kind(given)}")
     if not 0 <= given <= hits_max:
@@ -83,7 +83,7 @@ class Descriptor:
         if not entries:
             raise CallError("entries: must not be empty")
         if self.hits is not None:
-            _hits(self.hits, "hits", _DESCRIPTOR_HITS_MAX)
+            must_be_hits(self.hits, "hits", DESCRIPTOR_HITS_MAX)
         _flag(self.hold, "hold")
         object.__setattr__(self, "entries", tuple(entries))
 
@@ -104,7 +104,7 @@ class Call:
             if not isinstance(descriptor, Descriptor):
                 advice = ": write Descriptor([(key, value)])" if isinstance(descriptor, tuple) else ""
                 raise CallError(f"descriptors[{index}]: must be Descriptor, not {kind(descriptor)}{advice}")
-        _hits(self.hits, "hits", _CALL_HITS_MAX)
+        must_be_hits(self.hits, "hits", _CALL_HITS_MAX)
         object.__setattr__(self, "descriptors", tuple(descriptors))
 
     def _check_message(self, domain: str, holder: bytes):
@@ -129,6 +129,20 @@ class Call:
                 hits = max(self.hits, 1) if descriptor.hits is None else descriptor.hits
                 _add(message, descriptor, hits, b"").is_negative_hits = True
         return message
+
+    def _reserve_message(self, domain: str, hold_id: bytes, amount: int, ttl_seconds: int):
+        """Holds the amount, or settles it: both messages have the same fields. A ttl of 0 is that of the limits."""
+        message = _messages.ReserveRequest(domain=domain, amount=amount, id=hold_id)
+        if ttl_seconds:
+            message.ttl.seconds = ttl_seconds
+        for descriptor in self.descriptors:
+            _add(message, descriptor, None, b"")
+        return message
+
+    def _must_be_reservable(self) -> None:
+        for index, descriptor in enumerate(self.descriptors):
+            if descriptor.hits is not None or descriptor.hold:
+                raise CallError(f"descriptors[{index}]: must not have hits or hold in a reservation")
 
 
 def _add(message, descriptor: Descriptor, hits: int | None, holder: bytes):

@@ -20,6 +20,7 @@ from ._call import Call, CallError, kind, listed
 from ._decision import Decision, Failure, Outcome, of_response
 from ._degraded import Degraded
 from ._diagnosis import Endpoint
+from ._reservation import ON_UNSETTLED, Reservation
 
 # Envoy's own default.
 _TIMEOUT_SECONDS = 0.02
@@ -29,9 +30,11 @@ _TIMEOUT_SECONDS_MAX = 3_600
 _CONNECT_SECONDS = 1.0
 # At 20 ms each, 1,000 waiting calls are 50,000 decisions a second.
 _PENDING_MAX = 1_000
-# Timeout of a release, for which nobody waits, and how many may be on their way.
-_RELEASE_SECONDS = 1.0
-_RELEASES_MAX = 1_000
+# Timeout of a call for which nobody waits, and how many may be on their way.
+_LATER_SECONDS = 1.0
+_LATER_MAX = 1_000
+# The longest ttl of a hold that a policy can have.
+_TTL_SECONDS_MAX = 86_400
 # First back-off of `wait` after a call without a decision; each further one is up to twice as long.
 _BACKOFF_SECONDS_FIRST = 0.1
 _BACKOFF_SECONDS_MAX = 2.0
@@ -134,7 +137,7 @@ class Client:
         self._channel: grpc.aio.Channel | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stubs = {}
-        self._releases: set[asyncio.Task] = set()
+        self._later: set[asyncio.Task] = set()
         self.counters = Counters()
 
     @property
@@ -213,6 +216,35 @@ class Client:
         """
         return Hold(self, call)
 
+    def reserve(self, call: Call, estimate: int, *, ttl: float | None = None,
+                on_unsettled: str = "charge_estimate") -> Reservation:
+        """Holds hits before the work, if they fit, and settles afterwards what it used:
+
+            async with client.reserve(call, 800) as budget:
+                if budget.decision.passes:
+                    ...
+                    await budget.settle(used)
+
+        The limits need `reserve` in the policy. Only Tidegate has it; other servers do not.
+
+        call: its descriptors have neither `hits` nor `hold`, and its own hits do not matter.
+        estimate: hits to hold, an upper estimate of what will be used.
+        ttl: seconds after which the hold ends, rounded up; it can only shorten that of the limits, which is the default.
+        on_unsettled: what happens at the end of the block if nothing was settled, for example after an exception:
+            "charge_estimate", because what was used is unknown; "release", which charges nothing; or "keep", which
+            leaves the hold to its ttl, and charges nothing.
+        """
+        _must_be_call(call)
+        ttl_seconds = 0
+        if ttl is not None:
+            _must_be_seconds(ttl, "ttl")
+            if ttl == 0:
+                raise SettingsError("ttl must be greater than 0")
+            ttl_seconds = math.ceil(min(ttl, _TTL_SECONDS_MAX))
+        if not isinstance(on_unsettled, str) or on_unsettled not in ON_UNSETTLED:
+            raise SettingsError(f'on_unsettled must be "charge_estimate", "release", or "keep", not {on_unsettled!r}')
+        return Reservation(self, call, estimate, ttl_seconds, on_unsettled)
+
     async def refund(self, call: Call) -> None:
         """Refunds what the call charged, for example because the work failed. Slots are not refunded.
 
@@ -254,10 +286,10 @@ class Client:
             await asyncio.sleep(sleep)
 
     async def close(self) -> None:
-        """Closes the connection, after the releases that are on their way. Calls that are waiting fail, as do later
-        ones."""
-        if self._releases:
-            await asyncio.wait(self._releases)
+        """Closes the connection, after what nobody waits for, such as releases. Calls that are waiting fail, as do
+        later ones."""
+        if self._later:
+            await asyncio.wait(self._later)
         self._closed = True
         if self._channel is not None:
             await self._channel.close()
@@ -333,22 +365,25 @@ class Client:
                 for method, request, response in (
                     (_messages.CHECK, _messages.RateLimitRequest, _messages.RateLimitResponse),
                     (_messages.CHECK_MANY, _messages.CheckRequest, _messages.CheckResponse),
+                    (_messages.RESERVE, _messages.ReserveRequest, _messages.ReserveResponse),
+                    (_messages.SETTLE, _messages.ReserveRequest, _messages.RateLimitResponse),
                 )
             }
             self._loop = loop
         return self._stubs[method]
 
-    def _release(self, call: Call, holder: bytes) -> None:
-        """Releases slots without anybody waiting. One that fails leaves the slot to its lease."""
-        if self._closed or len(self._releases) >= _RELEASES_MAX:
+    def _send_later(self, message, method: str = _messages.CHECK) -> None:
+        """Releases slots, or settles, without anybody waiting. One that fails leaves the slot to its lease, and the hold
+        to its ttl."""
+        if self._closed or len(self._later) >= _LATER_MAX:
             return
-        task = asyncio.get_running_loop().create_task(self._send_release(call, holder))
-        self._releases.add(task)
-        task.add_done_callback(self._releases.discard)
+        task = asyncio.get_running_loop().create_task(self._send(message, method))
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
 
-    async def _send_release(self, call: Call, holder: bytes) -> None:
+    async def _send(self, message, method: str) -> None:
         try:
-            await self._stub(_messages.CHECK)(call._release_message(self._domain, holder), timeout=_RELEASE_SECONDS)
+            await self._stub(method)(message, timeout=_LATER_SECONDS)
         except grpc.aio.AioRpcError:
             pass
 
@@ -381,7 +416,7 @@ class Hold:
     def _release(self) -> None:
         if self._takes:
             self._takes = False
-            self._client._release(self._call, self._holder)
+            self._client._send_later(self._call._release_message(self._client.domain, self._holder))
 
 
 def _failure(status) -> Failure:

@@ -64,7 +64,7 @@ REASONS = {
     "timeout": "no decision within {timeout} ms: Tidegate is slow, or the timeout is too short",
     "busy": "{pending_max} calls are already waiting for a decision: Tidegate is slow, or the maximum is too low",
     "unimplemented": "{address} does not have the rate limit service: check that it is not the port of another service",
-    "no_batches": "{address} does not have tidegate.v1.Limits: ask for one decision at a time",
+    "no_limits_api": "{address} does not have tidegate.v1.Limits: batches and reservations need Tidegate",
     "denied": "the server rejected this client with {code}: {message}",
     "status": "the call failed with {code}: {message}",
     "closed": "the client is closed",
@@ -97,7 +97,7 @@ class Endpoint:
     def reason(self, failure: Failure, method: str = _messages.CHECK, timeout: float | None = None) -> str:
         """The reason of a failure as far as it is known without asking the server again."""
         if failure.code is grpc.StatusCode.UNIMPLEMENTED:
-            name = "unimplemented" if method == _messages.CHECK else "no_batches"
+            name = "unimplemented" if method == _messages.CHECK else "no_limits_api"
         elif failure.code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
             name = "denied"
         else:

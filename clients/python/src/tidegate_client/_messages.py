@@ -10,6 +10,10 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 CHECK = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 CHECK_MANY = "/tidegate.v1.Limits/Check"
+# Not the entries `tidegate.hold` and `tidegate.settle` of Envoy's service, which would save the two messages: they have no
+# ttl, their id would have to be made here, and a server that does not know them finds no limit and lets the call pass.
+RESERVE = "/tidegate.v1.Limits/Reserve"
+SETTLE = "/tidegate.v1.Limits/Settle"
 # `overall_code` of a rejected request.
 OVER_LIMIT = 2
 
@@ -32,6 +36,12 @@ _FIELDS = {
     "CheckResponse": [("results", 1, "*CheckResult")],
     "CheckResult": [("response", 1, "RateLimitResponse"), ("error", 2, "Status")],
     "Status": [("code", 1, "int32"), ("message", 2, "string")],
+    # Also a SettleRequest, which has the same numbers and no ttl.
+    "ReserveRequest": [
+        ("domain", 1, "string"), ("descriptors", 2, "*RateLimitDescriptor"), ("amount", 3, "uint64"),
+        ("ttl", 4, "Duration"), ("id", 5, "bytes")],
+    "Duration": [("seconds", 1, "int64")],
+    "ReserveResponse": [("id", 1, "bytes"), ("response", 2, "RateLimitResponse")],
 }
 
 
@@ -58,3 +68,5 @@ RateLimitRequest = _MADE["RateLimitRequest"]
 RateLimitResponse = _MADE["RateLimitResponse"]
 CheckRequest = _MADE["CheckRequest"]
 CheckResponse = _MADE["CheckResponse"]
+ReserveRequest = _MADE["ReserveRequest"]
+ReserveResponse = _MADE["ReserveResponse"]

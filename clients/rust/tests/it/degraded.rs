@@ -270,13 +270,13 @@ async fn the_port_of_another_service() {
         tokio::task::yield_now().await;
     }
     case("unimplemented").check(plain(port)).await;
-    Case { connects: true, batch: true, ..case("no_batches") }.check(plain(port)).await;
+    Case { connects: true, batch: true, ..case("no_limits_api") }.check(plain(port)).await;
 }
 
 #[tokio::test]
 async fn what_the_service_itself_answers() {
     let tidegate = Tidegate::serve(&["--batches", "false"]);
-    Case { connects: true, batch: true, ..case("no_batches") }.check(tidegate.builder()).await;
+    Case { connects: true, batch: true, ..case("no_limits_api") }.check(tidegate.builder()).await;
     let values = [("code", "INVALID_ARGUMENT")];
     let wrong = Case { connects: true, values: &values, call: call("", "x"), ..case("status") };
     wrong.check(tidegate.builder()).await;
