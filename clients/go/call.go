@@ -2,7 +2,9 @@ package tidegate
 
 import (
 	"fmt"
+	"math"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc/codes"
 )
@@ -89,6 +91,30 @@ func (c Call) refundMessage(domain string) []byte {
 		return nil
 	}
 	return encode(domain, encoded, 0)
+}
+
+// reserveMessage holds the amount, or settles it. A ttl of 0 is that of the limits.
+func (c Call) reserveMessage(domain, id string, amount uint64, ttl time.Duration) []byte {
+	var encoded [][]byte
+	for _, descriptor := range c.Descriptors {
+		encoded = append(encoded, encodeDescriptor(descriptor.entries(""), nil, false))
+	}
+	return encodeReserve(domain, id, encoded, amount, uint64(math.Ceil(ttl.Seconds())))
+}
+
+// reserveMistake is what a reservation must not have; nil if there is nothing.
+func (c Call) reserveMistake(estimate Estimate) *Failure {
+	for index, descriptor := range c.Descriptors {
+		if descriptor.Hits != nil || descriptor.Hold {
+			message := fmt.Sprintf("descriptors[%d]: must not have Hits or Hold in a reservation", index)
+			return &Failure{Code: codes.InvalidArgument, Message: message}
+		}
+	}
+	if estimate.TTL < 0 || estimate.OnUnsettled < ChargeEstimate || estimate.OnUnsettled > KeepHold {
+		message := "TTL must not be negative, and OnUnsettled must be ChargeEstimate, ReleaseHold, or KeepHold"
+		return &Failure{Code: codes.InvalidArgument, Message: message}
+	}
+	return c.mistake()
 }
 
 func (d Descriptor) entries(holder string) []Entry {

@@ -37,10 +37,10 @@ const (
 	batchResponseBytesMax = 4 * 1024 * 1024
 	// connectTimeout is the timeout of Connect without a deadline: a handshake takes longer than a decision.
 	connectTimeout = time.Second
-	// releaseTimeout is the timeout of a release, for which nobody waits.
-	releaseTimeout = time.Second
-	// releasesMax is the maximum number of releases on their way. A further one is dropped, and its lease ends.
-	releasesMax = 1000
+	// laterTimeout is the timeout of a call for which nobody waits.
+	laterTimeout = time.Second
+	// laterMax is the maximum number of such calls on their way. A further one is dropped: the lease, or the ttl, ends.
+	laterMax = 1000
 )
 
 // OnFailure says what happens to a request for which there is no decision.
@@ -88,7 +88,7 @@ type Client struct {
 	pendingMax                int64
 	degraded                  *degraded
 	closed                    atomic.Bool
-	pending, releases         atomic.Int64
+	pending, later            atomic.Int64
 	allowed, rejected, failed atomic.Uint64
 }
 
@@ -238,7 +238,7 @@ func (c *Client) Hold(ctx context.Context, call Call) (Decision, func()) {
 	_, _ = rand.Read(name[:]) // never fails
 	holder := hex.EncodeToString(name[:])
 	decision := c.check(ctx, call, holder)
-	release := sync.OnceFunc(func() { c.release(call, holder) })
+	release := sync.OnceFunc(func() { c.sendLater(method, call.releaseMessage(c.domain, holder)) })
 	switch {
 	case decision.Outcome == Rejected:
 		return decision, func() {}
@@ -334,17 +334,18 @@ func (c *Client) sendWithin(ctx context.Context, timeout time.Duration, method s
 	return nil
 }
 
-// release releases slots without anybody waiting. One that fails leaves the slot to its lease.
-func (c *Client) release(call Call, holder string) {
-	if c.releases.Add(1) > releasesMax {
-		c.releases.Add(-1)
+// sendLater releases slots, or settles, without anybody waiting. One that fails leaves the slot to its lease, and the hold
+// to its ttl.
+func (c *Client) sendLater(method string, message []byte) {
+	if c.later.Add(1) > laterMax {
+		c.later.Add(-1)
 		return
 	}
 	go func() {
-		defer c.releases.Add(-1)
-		ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+		defer c.later.Add(-1)
+		ctx, cancel := context.WithTimeout(context.Background(), laterTimeout)
 		defer cancel()
-		_ = c.connection.Invoke(ctx, method, call.releaseMessage(c.domain, holder), new(response))
+		_ = c.connection.Invoke(ctx, method, message, new(response))
 	}()
 }
 

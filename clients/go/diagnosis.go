@@ -51,7 +51,7 @@ var reasons = map[string]string{
 	"timeout":            "no decision within {timeout} ms: Tidegate is slow, or the timeout is too short",
 	"busy":               "{pending_max} calls are already waiting for a decision: Tidegate is slow, or the maximum is too low",
 	"unimplemented":      "{address} does not have the rate limit service: check that it is not the port of another service",
-	"no_batches":         "{address} does not have tidegate.v1.Limits: ask for one decision at a time",
+	"no_limits_api":      "{address} does not have tidegate.v1.Limits: batches and reservations need Tidegate",
 	"denied":             "the server rejected this client with {code}: {message}",
 	"status":             "the call failed with {code}: {message}",
 	"closed":             "the client is closed",
@@ -104,7 +104,7 @@ func (e *endpoint) reason(failure *Failure, called string, timeout time.Duration
 	case failure.Code == codes.Unimplemented && called == method:
 		name = "unimplemented"
 	case failure.Code == codes.Unimplemented:
-		name = "no_batches"
+		name = "no_limits_api"
 	case failure.Code == codes.PermissionDenied || failure.Code == codes.Unauthenticated:
 		name = "denied"
 	}

@@ -14,6 +14,10 @@ import (
 const (
 	method     = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 	methodMany = "/tidegate.v1.Limits/Check"
+	// Not the entries `tidegate.hold` and `tidegate.settle` of Envoy's service, which would save two messages: they have no
+	// ttl, their id would have to be made here, and a server that does not know them finds no limit and lets the call pass.
+	methodReserve = "/tidegate.v1.Limits/Reserve"
+	methodSettle  = "/tidegate.v1.Limits/Settle"
 )
 
 // overLimit is the overall_code of a rejected request.
@@ -52,6 +56,8 @@ func (codec) Unmarshal(data []byte, value any) error {
 	case *response:
 		return into.decode(data)
 	case *batchResponse:
+		return into.decode(data)
+	case *reserveResponse:
 		return into.decode(data)
 	}
 	return fmt.Errorf("unexpected %T", value)
@@ -135,6 +141,35 @@ func encodeBatch(requests [][]byte) []byte {
 		message = protowire.AppendBytes(message, request)
 	}
 	return message
+}
+
+// reserveResponse is a ReserveResponse of tidegate.v1.Limits.
+type reserveResponse struct {
+	id       string
+	response response
+}
+
+func (into *reserveResponse) decode(data []byte) error {
+	return eachField(data, func(number protowire.Number, _ uint64, content []byte) error {
+		switch number {
+		case 1:
+			into.id = string(content)
+		case 2:
+			return into.response.decode(content)
+		}
+		return nil
+	})
+}
+
+// encodeReserve encodes a ReserveRequest, or a SettleRequest, which has the same numbers and no ttl.
+func encodeReserve(domain, id string, descriptors [][]byte, amount, ttlSeconds uint64) []byte {
+	message := encode(domain, descriptors, 0)
+	message = protowire.AppendVarint(protowire.AppendTag(message, 3, protowire.VarintType), amount)
+	if ttlSeconds > 0 { // a google.protobuf.Duration
+		ttl := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), ttlSeconds)
+		message = protowire.AppendBytes(protowire.AppendTag(message, 4, protowire.BytesType), ttl)
+	}
+	return appendBytes(message, 5, id)
 }
 
 // eachField calls see for the fields that are numbers or have a length; it skips the others.
