@@ -85,13 +85,17 @@ func TestAPanicChargesTheEstimateOrNotByChoice(t *testing.T) {
 	}
 }
 
-func TestAHoldThatIsKeptEndsWithItsTTL(t *testing.T) {
+func TestAHoldThatIsKeptEndsWithItsTTLAndAChargedEstimateDoesNot(t *testing.T) {
 	client := serve(t).client(t)
-	estimate := Estimate{Hits: 100, TTL: 500 * time.Millisecond, OnUnsettled: KeepHold}
-	budget := client.Reserve(t.Context(), tokens, estimate)
-	outcome(t, budget.Decision, Allowed)
-	budget.Close()
-	until(t, func() bool { return fits(t, client, 100) })
+	for _, estimate := range []Estimate{{Hits: 10}, {Hits: 90, OnUnsettled: KeepHold}} {
+		estimate.TTL = 500 * time.Millisecond
+		budget := client.Reserve(t.Context(), tokens, estimate)
+		outcome(t, budget.Decision, Allowed)
+		budget.Close()
+	}
+	// When the hold of 90 has ended, that of 10 would have, too.
+	until(t, func() bool { return fits(t, client, 90) })
+	left(t, client, 90)
 }
 
 func TestAReleaseChargesNothing(t *testing.T) {

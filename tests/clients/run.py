@@ -32,6 +32,8 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 5}
   - key: export
     rate_limit: {algorithm: concurrency, requests_per_unit: 1, lease: 86400}
+  - key: tokens
+    rate_limit: {unit: year, requests_per_unit: 100, reserve: {ttl: 86400}}
 """
 
 
@@ -59,11 +61,12 @@ def timers(directory, suffix, pattern):
     return found
 
 
-def readme_example(package):
-    """The block of the package's README that asks at Tidegate's default port."""
+def readme_example(package, method="check"):
+    """The program in the package's README that asks at Tidegate's default port, with this method of the client."""
     blocks = re.findall(r"^```\w[^\n]*\n(.*?)^```$", (package / "README.md").read_text(),
                         re.DOTALL | re.MULTILINE)
-    example, = [block for block in blocks if "localhost:8081" in block]
+    example, = [block for block in blocks
+        if "localhost:8081" in block and re.search(rf"client\.{method}\(", block, re.IGNORECASE)]
     return example
 
 
@@ -117,16 +120,17 @@ class Applications:
             self.assertRegex(headers["Retry-After"], r"^[1-9]\d*$")
         self.assertEqual(ask(user="ben")[0], 200)
 
-    def test_the_example_of_the_readme_prints_what_the_readme_says(self):
+    def test_the_examples_of_the_readme_print_what_the_readme_says(self):
         address, _ = tidegate_process.serve(self, self.directory, POLICY, tls=False)
-        program = readme_example(self.PACKAGE).replace("localhost:8081", address.removeprefix("http://"))
-        for text, patient in self.patience:
-            self.assertIn(text, program)
-            program = program.replace(text, patient)
-        printed = self.run_program(program)
-        self.assertEqual(printed.lower().splitlines(), ["passes: true"] * 5 + ["passes: false"])
         said = (self.PACKAGE / "README.md").read_text()
-        self.assertRegex(said, "(?i)this prints `passes: true` five times, and `passes: false`")
+        for method, passes, times in (("check", 5, "five times"), ("reserve", 2, "twice")):
+            program = readme_example(self.PACKAGE, method).replace("localhost:8081", address.removeprefix("http://"))
+            for text, patient in self.patience:
+                self.assertIn(text, program)
+                program = program.replace(text, patient)
+            printed = self.run_program(program)
+            self.assertEqual(printed.lower().splitlines(), ["passes: true"] * passes + ["passes: false"], method)
+            self.assertRegex(said, f"(?i)this prints `passes: true` {times}, and `passes: false`")
 
     def test_the_example_of_the_readme_names_the_reason_if_nothing_listens(self):
         address = f"localhost:{free_port()}"

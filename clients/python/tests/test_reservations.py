@@ -72,11 +72,14 @@ class Reservations(TidegateCase):
                     1 / 0
             await self.assert_left(client, left)
 
-    async def test_a_hold_that_is_kept_ends_with_its_ttl(self):
+    async def test_a_hold_that_is_kept_ends_with_its_ttl_and_a_charged_estimate_does_not(self):
         client = self.client(self.serve()[0])
-        async with client.reserve(TOKENS, 100, ttl=0.5, on_unsettled="keep") as budget:
-            self.assertTrue(budget.decision.passes)
-        await self.until_fits(client, 100)
+        for estimate, choices in [(10, {}), (90, {"on_unsettled": "keep"})]:
+            async with client.reserve(TOKENS, estimate, ttl=0.5, **choices) as budget:
+                self.assertTrue(budget.decision.passes)
+        # When the hold of 90 has ended, that of 10 would have, too.
+        await self.until_fits(client, 90)
+        await self.assert_left(client, 90)
 
     async def test_a_release_charges_nothing(self):
         client = self.client(self.serve()[0])

@@ -1,9 +1,13 @@
 //! Calls: descriptors, and the hits that they cost.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use crate::decision::Failure;
-use crate::messages::{Entry, RateLimitDescriptor, RateLimitRequest, UInt64Value};
+use crate::messages::{
+    Entry, RateLimitDescriptor, RateLimitRequest, ReserveRequest, Seconds, UInt64Value,
+};
 
 /// Maximum length of a value in bytes. A longer value is cut there: values with the same start then
 /// share a counter. Dropping it or failing the call would let its sender escape the limit.
@@ -44,6 +48,16 @@ impl Call {
         Some(Failure::Status(tonic::Code::InvalidArgument, message))
     }
 
+    /// What a reservation must not have.
+    pub(crate) fn reservation_mistake(&self) -> Option<Failure> {
+        let wrong = |it: &Descriptor| it.hits.is_some() || it.hold;
+        let Some(index) = self.descriptors.iter().position(wrong) else {
+            return self.mistake();
+        };
+        let message = format!("descriptors[{index}]: must not have hits or hold in a reservation");
+        Some(Failure::Status(tonic::Code::InvalidArgument, message))
+    }
+
     pub(crate) fn holds_slots(&self) -> bool {
         self.descriptors.iter().any(|descriptor| descriptor.hold)
     }
@@ -68,6 +82,25 @@ impl Call {
         let refund = |it: &Descriptor| it.negative(it.hits.unwrap_or(hits), &Bytes::new());
         let descriptors = charged.map(refund).collect();
         RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 }
+    }
+
+    /// The message that holds the amount, or settles it. A ttl of zero is that of the limits.
+    pub(crate) fn reserve_message(
+        &self,
+        domain: &str,
+        id: &Bytes,
+        amount: u64,
+        ttl: Duration,
+    ) -> ReserveRequest {
+        let seconds = ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0));
+        let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+        ReserveRequest {
+            domain: domain.to_owned(),
+            descriptors: self.descriptors.iter().map(|it| it.message(&Bytes::new())).collect(),
+            amount,
+            ttl: (seconds > 0).then_some(Seconds { seconds }),
+            id: id.clone(),
+        }
     }
 }
 

@@ -22,18 +22,26 @@ use crate::degraded::Degraded;
 use crate::hold::{self, Hold};
 use crate::layer::RateLimitLayer;
 use crate::mapping::Mapping;
-use crate::messages::{CheckRequest, CheckResponse, RateLimitRequest, RateLimitResponse};
+use crate::messages::{
+    CheckRequest, CheckResponse, RateLimitRequest, RateLimitResponse, ReserveRequest,
+    ReserveResponse,
+};
 
 pub(crate) const CHECK: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const CHECK_MANY: &str = "/tidegate.v1.Limits/Check";
+/// Not the entries `tidegate.hold` and `tidegate.settle` of Envoy's service, which would save two messages: they have
+/// no ttl, their id would have to be made here, and a server that does not know them finds no limit and lets the call
+/// pass.
+pub(crate) const RESERVE: &str = "/tidegate.v1.Limits/Reserve";
+const SETTLE: &str = "/tidegate.v1.Limits/Settle";
 /// Maximum size of a response: a status and its limit for each descriptor, headers, a body of the policy.
 const RESPONSE_BYTES_MAX: usize = 256 * 1024;
 /// Maximum size of the response to a batch of 1,024 calls, which is the service's bound: 4 KiB each.
 const BATCH_RESPONSE_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Timeout of a release, for which nobody waits.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum number of releases on their way. A further one is dropped, and its lease ends by itself.
-const RELEASES_MAX: usize = 1_000;
+/// Timeout of a call for which nobody waits.
+const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum number of such calls on their way. A further one is dropped: the lease, or the ttl, ends by itself.
+const BACKGROUND_MAX: u64 = 1_000;
 
 /// Numbers of calls by outcome, since the client was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,7 +101,7 @@ pub(crate) struct Counts {
     allowed: AtomicU64,
     rejected: AtomicU64,
     failed: AtomicU64,
-    releases: AtomicU64,
+    in_background: AtomicU64,
 }
 
 impl fmt::Debug for Client {
@@ -252,7 +260,11 @@ impl Client {
     }
 
     /// Turns an answer into a decision, and counts it.
-    fn decide(&self, answer: Result<RateLimitResponse, Failure>, path: &'static str) -> Decision {
+    pub(crate) fn decide(
+        &self,
+        answer: Result<RateLimitResponse, Failure>,
+        path: &'static str,
+    ) -> Decision {
         let decision = match answer {
             Ok(response) => {
                 self.shared.degraded.end();
@@ -309,24 +321,52 @@ impl Client {
 
     /// Releases slots without anybody waiting.
     pub(crate) fn release_in_background(&self, call: &Call, holder: &Bytes) {
-        let releases = &self.shared.counts.releases;
-        if releases.fetch_add(1, Ordering::AcqRel) >= RELEASES_MAX as u64 {
-            releases.fetch_sub(1, Ordering::AcqRel);
+        let message = call.release_message(&self.shared.degraded.domain, holder);
+        self.send_in_background(CHECK, message);
+    }
+
+    /// Sends a message of a reservation. The id stays as it is if there is none in the answer, as in that to a renewal
+    /// that was rejected.
+    pub(crate) async fn reserve_as(&self, message: ReserveRequest, id: &mut Bytes) -> Decision {
+        let answer = self.send::<_, ReserveResponse>(RESERVE, message, RESPONSE_BYTES_MAX).await;
+        self.decide(
+            answer.map(|answer| {
+                if !answer.id.is_empty() {
+                    *id = answer.id;
+                }
+                answer.response.unwrap_or_default()
+            }),
+            RESERVE,
+        )
+    }
+
+    pub(crate) async fn settle(&self, message: ReserveRequest) -> Result<(), Failure> {
+        let sent = self.send::<_, RateLimitResponse>(SETTLE, message, RESPONSE_BYTES_MAX);
+        sent.await.map(drop)
+    }
+
+    pub(crate) fn settle_in_background(&self, message: ReserveRequest) {
+        self.send_in_background(SETTLE, message);
+    }
+
+    /// One that fails leaves a slot to its lease, and a hold to its ttl.
+    fn send_in_background(&self, path: &'static str, message: impl prost::Message + 'static) {
+        let in_background = &self.shared.counts.in_background;
+        if in_background.fetch_add(1, Ordering::AcqRel) >= BACKGROUND_MAX {
+            in_background.fetch_sub(1, Ordering::AcqRel);
             return;
         }
-        let message = call.release_message(&self.shared.degraded.domain, holder);
         let shared = Arc::clone(&self.shared);
         self.shared.runtime.spawn(async move {
             let call = unary::<_, RateLimitResponse>(
                 &shared.channel,
-                CHECK,
+                path,
                 message,
                 RESPONSE_BYTES_MAX,
-                RELEASE_TIMEOUT,
+                BACKGROUND_TIMEOUT,
             );
-            // A release that fails leaves the slot to its lease.
-            drop(timeout(RELEASE_TIMEOUT, call).await);
-            shared.counts.releases.fetch_sub(1, Ordering::AcqRel);
+            drop(timeout(BACKGROUND_TIMEOUT, call).await);
+            shared.counts.in_background.fetch_sub(1, Ordering::AcqRel);
         });
     }
 

@@ -116,7 +116,7 @@ impl Endpoint {
             ),
             Failure::Status(Code::Unimplemented, _) => {
                 format!(
-                    "{address} does not have tidegate.v1.Limits: ask for one decision at a time"
+                    "{address} does not have tidegate.v1.Limits: batches and reservations need Tidegate"
                 )
             }
             Failure::Status(code @ (Code::PermissionDenied | Code::Unauthenticated), message) => {

@@ -12,6 +12,7 @@ mod mapping;
 mod messages;
 #[cfg(any(feature = "opentelemetry", feature = "prometheus"))]
 mod metrics;
+mod reservation;
 mod response_body;
 mod wait;
 
@@ -26,4 +27,5 @@ pub use mapping::{IPV6_PREFIX, Mapping, MappingError, PeerAddr, RequestParts, ad
 pub use metrics::PrometheusCollector;
 #[cfg(feature = "opentelemetry")]
 pub use metrics::observe;
+pub use reservation::{Estimate, OnUnsettled, Reservation};
 pub use response_body::ResponseBody;

@@ -76,6 +76,36 @@ pub(crate) struct CheckResponse {
     pub(crate) results: Vec<CheckResult>,
 }
 
+/// Request of `tidegate.v1.Limits/Reserve`. Also a `SettleRequest`, which has the same numbers and no ttl.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ReserveRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) domain: String,
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) descriptors: Vec<RateLimitDescriptor>,
+    #[prost(uint64, tag = "3")]
+    pub(crate) amount: u64,
+    #[prost(message, optional, tag = "4")]
+    pub(crate) ttl: Option<Seconds>,
+    #[prost(bytes = "bytes", tag = "5")]
+    pub(crate) id: Bytes,
+}
+
+/// `google.protobuf.Duration` without nanoseconds.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Seconds {
+    #[prost(int64, tag = "1")]
+    pub(crate) seconds: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ReserveResponse {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(crate) id: Bytes,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) response: Option<RateLimitResponse>,
+}
+
 /// One of the two.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct CheckResult {

@@ -16,5 +16,6 @@ mod holds;
 mod layer;
 #[cfg(any(feature = "opentelemetry", feature = "prometheus"))]
 mod metrics;
+mod reservations;
 mod support;
 mod without_tidegate;

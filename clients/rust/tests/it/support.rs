@@ -36,6 +36,8 @@ descriptors:
       {unit: year, requests_per_unit: 2, mark: {near: {x-quota: near}, over: {x-quota: over}, near_at: 50%}}
   - key: export
     rate_limit: {algorithm: concurrency, requests_per_unit: 1, lease: 86400}
+  - key: tokens
+    rate_limit: {unit: year, requests_per_unit: 100, reserve: {ttl: 86400}}
 "#;
 
 /// Certificates of one test, as PEM.
