@@ -164,7 +164,7 @@ impl Reservation {
         self.call.reserve_message(self.client.domain(), &self.id, amount, ttl)
     }
 
-    fn settle_in_background(&mut self) {
+    fn settle_in_background(&self) {
         if let (false, Some(used)) = (self.id.is_empty(), self.unsettled) {
             self.client.settle_in_background(self.message(used, Duration::ZERO));
         }
