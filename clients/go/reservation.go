@@ -59,7 +59,7 @@ func (c *Client) Reserve(ctx context.Context, call Call, estimate Estimate) *Res
 // does something.
 //
 // The error is a *Failure: Tidegate may not have charged it within the timeout. It is then sent once more, in the
-// background, because a settle that arrives twice charges once.
+// background, because a settle that arrives twice charges once. Client.Close does not wait for it.
 func (r *Reservation) Settle(ctx context.Context, used uint64) error {
 	r.mutex.Lock()
 	id := r.id
