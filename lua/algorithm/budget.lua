@@ -142,9 +142,9 @@ local function step(state, op, cost, args, at)
   end
   local charged, since, entry, write, far, changes = 0, 0, 0, nil, false, false
   if op == 'settle' then
-    if cost > 0 and (own ~= 0 or loadfile('holds/end_of.lua')(now, state, id) == 0) then
-      _, _, charged, since, entry, write, far = base.step(used, 'debt', cost, args, at)
-    end
+    local charges = cost > 0 and (own ~= 0 or loadfile('holds/end_of.lua')(now, state, id) == 0)
+    _, _, charged, since, entry, write, far =
+      base.step(used, charges and 'debt' or 'peek', charges and cost or 1, args, at)
     if own and own > 0 then
       local known = state.changes or {}
       local change = known[id]
