@@ -12,7 +12,6 @@
 //!
 //! Not here: which checks begin one ([`Check::starts_block`]), where it is stored (`store`).
 
-use super::State as AnyState;
 use super::bucket::EXCESS_DEBT_MAX;
 use crate::domain::{Check, Hits, Micros, Op, Outcome, Verdict};
 
@@ -34,22 +33,22 @@ impl State {
 
 /// Returns the time until the block of a check's key ends; zero if none is in force. `stored` is the
 /// state of the block.
-pub fn left(stored: Option<&AnyState>, check: &Check<'_>, now: Micros) -> Micros {
+pub fn left(stored: Option<State>, check: &Check<'_>, now: Micros) -> Micros {
     match (stored, check.limit.block_length()) {
-        (Some(AnyState::Block(State { start, end })), Some(length))
-            if *start <= now.saturating_add(EXCESS_DEBT_MAX) =>
+        (Some(State { start, end }), Some(length))
+            if start <= now.saturating_add(EXCESS_DEBT_MAX) =>
         {
-            start.saturating_add(length).min(*end).saturating_sub(now)
+            start.saturating_add(length).min(end).saturating_sub(now)
         }
         _ => Micros::ZERO,
     }
 }
 
 /// Returns the block that a check begins if none is in force: if it was refused and may block.
-pub fn begun(check: &Check<'_>, outcome: &Outcome, now: Micros) -> Option<AnyState> {
+pub fn begun(check: &Check<'_>, outcome: &Outcome, now: Micros) -> Option<State> {
     let begins = outcome.verdict == Verdict::Refuse && check.starts_block();
     let length = check.limit.block_length().filter(|_| begins)?;
-    Some(AnyState::Block(State::begin(length, now)))
+    Some(State::begin(length, now))
 }
 
 /// Returns the operation that a check performs while its key is blocked: a peek, unless the hits are

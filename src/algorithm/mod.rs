@@ -90,6 +90,11 @@ impl State {
         if let State::Budget(budget) = self { budget.used() } else { Some(self) }
     }
 
+    /// Returns the state of a block; `None` of a counter.
+    pub fn as_block(&self) -> Option<block::State> {
+        if let State::Block(state) = self { Some(*state) } else { None }
+    }
+
     fn as_sliding_window(&self) -> Option<sliding_window::State> {
         if let State::SlidingWindow(state) = self { Some(*state) } else { None }
     }

@@ -19,7 +19,7 @@ impl MemoryStore {
             return Micros::ZERO;
         }
         let slot = shard.find(EntryKey::for_block(check.key.identity));
-        block::left(slot.map(|slot| shard.state(slot)), check, now)
+        block::left(slot.and_then(|slot| shard.state(slot).as_block()), check, now)
     }
 
     /// Stores the block of a check's key.

@@ -111,7 +111,7 @@ impl<'a> Replay<'a> {
             if let (Some(place), false) = (block, is_blocked)
                 && let Some(begun) = block::begun(check, &step.outcome, now)
             {
-                self.states[place] = Some(begun);
+                self.states[place] = Some(State::Block(begun));
             }
             lefts.push(self.block_left(block, check));
             outcomes.push(step.outcome);
@@ -143,7 +143,7 @@ impl<'a> Replay<'a> {
 
     /// Returns the time for which a check's key is blocked, given the place of the block.
     fn block_left(&self, place: Option<usize>, check: &Check<'_>) -> Micros {
-        let state = place.and_then(|place| self.states.get(place)?.as_ref());
+        let state = place.and_then(|place| self.states.get(place)?.as_ref()?.as_block());
         block::left(state, check, self.reply.now)
     }
 
