@@ -31,13 +31,17 @@ fn every_example_has_a_test_file_and_all_of_them_pass() {
 }
 
 #[test]
-fn the_policy_of_the_readme_has_a_test_file() {
-    let readme = fs::read_to_string(repository("README.md")).expect("a page");
-    let block = readme.split("```yaml policy\n").nth(1).and_then(|rest| rest.split("```").next());
-    let policy = block.expect("a policy");
-    let test = include_str!("../docs/readme.test.yaml");
-    let files = directory(&[("policy.yaml", policy), ("readme.test.yaml", test)]);
-    run(&["test", &files.path().join("readme.test.yaml").display().to_string()]).with_code(0);
+fn the_first_policies_of_pages_have_test_files() {
+    for (page, test) in [
+        ("README.md", include_str!("../docs/readme.test.yaml")),
+        ("docs/BUDGETS.md", include_str!("../docs/budgets.test.yaml")),
+    ] {
+        let text = fs::read_to_string(repository(page)).expect("a page");
+        let block = text.split("```yaml policy\n").nth(1).and_then(|rest| rest.split("```").next());
+        let policy = block.expect("a policy");
+        let files = directory(&[("policy.yaml", policy), ("page.test.yaml", test)]);
+        run(&["test", &files.path().join("page.test.yaml").display().to_string()]).with_code(0);
+    }
 }
 
 /// Runs a test file on the policy "five a day per client".

@@ -29,6 +29,7 @@ const PAGES: [&str; 28] = [
     "docs/ADMIN.md",
     "docs/ALGORITHMS.md",
     "docs/API-USERS.md",
+    "docs/BUDGETS.md",
     "docs/CHOOSING.md",
     "docs/CONTROL_PLANES.md",
     "docs/DEPLOYING.md",

@@ -9,7 +9,7 @@ use serde_yaml::Value;
 use tidegate::wire::ENTRIES_MAX;
 
 const HCM: &str = "static_resources.listeners.0.filter_chains.0.filters.0.typed_config";
-const RATE_LIMIT: &str = "http_filters.0.typed_config";
+const RATE_LIMIT: &str = "envoy.filters.http.ratelimit";
 const ENDPOINTS: &str = "load_assignment.endpoints.0.lb_endpoints";
 
 /// Long against any pause of a busy machine, so that a test fails on a wrong answer only.
@@ -40,9 +40,8 @@ impl Bootstrap {
         for (key, value) in load(file).as_mapping().expect("a mapping") {
             let key = key.as_str().expect("a key");
             if key == "http_filters" {
-                let filters = self.hcm(key).as_sequence_mut().expect("a list of filters");
                 let added = value.as_sequence().expect("a list of filters").iter().cloned();
-                filters.splice(1..1, added);
+                self.filters().splice(1..1, added);
             } else {
                 set(self.hcm(""), key, value.clone());
             }
@@ -73,15 +72,20 @@ impl Bootstrap {
 
     /// Sets a field of the rate limit filter. After [`aimed_at`](Self::aimed_at), which sets some.
     pub fn with_filter(mut self, field: &str, value: impl Into<Value>) -> Bootstrap {
-        set(self.hcm(RATE_LIMIT), field, value.into());
+        set(self.rate_limit_filter(), field, value.into());
         self
     }
 
-    /// An HTTP filter before all others. After [`aimed_at`](Self::aimed_at), which knows their places.
+    /// An HTTP filter before all others.
     pub fn with_first_filter(mut self, yaml: &str) -> Bootstrap {
-        let filter = serde_yaml::from_str(yaml).expect("a filter");
-        let filters = self.hcm("http_filters");
-        filters.as_sequence_mut().expect("a list of filters").insert(0, filter);
+        self.filters().insert(0, serde_yaml::from_str(yaml).expect("a filter"));
+        self
+    }
+
+    /// The HTTP filters of an example's file before all others.
+    pub fn with_first_filters(mut self, file: &Path) -> Bootstrap {
+        let added = load(file);
+        self.filters().splice(..0, added.as_sequence().expect("a list of filters").iter().cloned());
         self
     }
 
@@ -109,7 +113,7 @@ impl Bootstrap {
         let root = &mut self.0;
         *at(root, "admin.address.socket_address.port_value") = 0.into();
         *at(root, "static_resources.listeners.0.address.socket_address.port_value") = 0.into();
-        let filter = self.hcm(RATE_LIMIT);
+        let filter = self.rate_limit_filter();
         set(filter, "timeout", TIMEOUT.into());
         set(filter, "failure_mode_deny", true.into());
         for (cluster, addresses) in [("0", &[backend][..]), ("1", tidegates)] {
@@ -123,6 +127,16 @@ impl Bootstrap {
     pub fn write(&self, file: &Path) {
         fs::write(file, serde_json::to_string(&self.0).expect("JSON"))
             .expect("a writable directory");
+    }
+
+    fn filters(&mut self) -> &mut Vec<Value> {
+        self.hcm("http_filters").as_sequence_mut().expect("a list of filters")
+    }
+
+    /// The settings of the rate limit filter.
+    fn rate_limit_filter(&mut self) -> &mut Value {
+        let filter = self.filters().iter_mut().find(|filter| filter["name"] == RATE_LIMIT);
+        &mut filter.expect("the rate limit filter")["typed_config"]
     }
 
     fn hcm(&mut self, path: &str) -> &mut Value {

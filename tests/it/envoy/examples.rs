@@ -15,13 +15,14 @@ const fn in_minutes(minutes: u64, hits: u64) -> StatedLimit {
     StatedLimit::Window { hits, seconds: minutes * 60 }
 }
 
-const EXAMPLES: [&str; 13] = [
+const EXAMPLES: [&str; 14] = [
     "api-key-else-ip",
     "failed-logins",
     "failed-logins-refunded",
     "in-flight",
     "ip-user-endpoint",
     "ipv6-prefix",
+    "llm-budgets",
     "organisation-over-tokens",
     "public-api",
     "roles",

@@ -9,13 +9,14 @@ use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::support::wait::PATIENCE;
 
-/// A request without a body.
+/// A request, without a body unless it is given one.
 #[derive(Clone, Debug)]
 pub struct Request {
     method: &'static str,
     path: String,
     headers: Vec<(&'static str, Vec<u8>)>,
     from: Ipv4Addr,
+    body: String,
 }
 
 /// A request under way.
@@ -30,7 +31,8 @@ pub struct Reply {
 }
 
 pub fn get(path: &str) -> Request {
-    Request { method: "GET", path: path.to_owned(), headers: Vec::new(), from: Ipv4Addr::LOCALHOST }
+    let (headers, from, body) = (Vec::new(), Ipv4Addr::LOCALHOST, String::new());
+    Request { method: "GET", path: path.to_owned(), headers, from, body }
 }
 
 pub fn post(path: &str) -> Request {
@@ -41,6 +43,12 @@ impl Request {
     /// With a header; the value goes out byte for byte.
     pub fn with(mut self, name: &'static str, value: impl AsRef<[u8]>) -> Self {
         self.headers.push((name, value.as_ref().to_vec()));
+        self
+    }
+
+    /// With a body.
+    pub fn with_body(mut self, body: &str) -> Self {
+        body.clone_into(&mut self.body);
         self
     }
 
@@ -82,7 +90,8 @@ impl Request {
             bytes.extend_from_slice(value);
             bytes.extend_from_slice(b"\r\n");
         }
-        bytes.extend_from_slice(b"content-length: 0\r\n\r\n");
+        let body = &self.body;
+        bytes.extend_from_slice(format!("content-length: {}\r\n\r\n{body}", body.len()).as_bytes());
         bytes
     }
 }

@@ -21,6 +21,8 @@ mod forward_auth;
 mod haproxy_asks;
 pub mod http_client;
 mod layered_limits;
+mod llm_budgets;
+mod model;
 mod nginx_auth_request;
 mod nginx_process;
 mod responses;

@@ -68,8 +68,9 @@ impl Deref for Stack {
 pub fn example(name: &str) -> Bootstrap {
     let file = |name_of_file| repository(&format!("config/examples/{name}/{name_of_file}.yaml"));
     let bootstrap = Bootstrap::shipped().with_routes(&file("routes"));
-    let filters = file("filters");
-    if filters.exists() { bootstrap.with_filters(&filters) } else { bootstrap }
+    let (first, others) = (file("first_filters"), file("filters"));
+    let bootstrap = if others.exists() { bootstrap.with_filters(&others) } else { bootstrap };
+    if first.exists() { bootstrap.with_first_filters(&first) } else { bootstrap }
 }
 
 /// A policy in a file, for as long as it is held.

@@ -34,10 +34,15 @@ impl Tidegate {
     /// Returns what is left of each limit of a descriptor (`k=v,k2=v2`), by the limit's name. Charges
     /// nothing.
     pub fn left(&self, domain: &str, descriptor: &str) -> BTreeMap<String, u64> {
+        self.counter(domain, descriptor).lines().filter_map(limit_and_left).collect()
+    }
+
+    /// Returns what the debug port says of the counters of a descriptor.
+    pub fn counter(&self, domain: &str, descriptor: &str) -> String {
         let path = format!("/counter?domain={domain}&descriptor={descriptor}");
         let reply = get(self.process.port("debug"), &path);
         assert_eq!(reply.status, 200, "{}", reply.body);
-        reply.body.lines().filter_map(limit_and_left).collect()
+        reply.body
     }
 
     /// Returns what it has logged, as JSON lines.
