@@ -154,7 +154,13 @@ impl MemoryStore {
                 outcome.verdict = Verdict::Refuse;
             } else if let Some(begun) = block::begun(&check, &outcome, now) {
                 let in_use = |slot| counters.is_in_use(guard, slot);
-                self.store_block(&check, State::Block(begun), &mut shards.guards[guard], now, &in_use);
+                self.store_block(
+                    &check,
+                    State::Block(begun),
+                    &mut shards.guards[guard],
+                    now,
+                    &in_use,
+                );
             }
             answers[i] = Answer::Decided(outcome);
         }

@@ -19,7 +19,7 @@ use crate::envoy::envoy_process::validate;
 use crate::envoy::tidegate_behind_envoy::Tidegate;
 use crate::support::tidegate_process;
 
-const PAGES: [&str; 28] = [
+const PAGES: [&str; 29] = [
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",

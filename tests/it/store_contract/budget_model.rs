@@ -495,7 +495,7 @@ mod tests {
     fn renewal_and_new_hold_after_settle() {
         let mut m = Model::new(vec![window(100, 3600 * S, 60 * S)]);
         one(&mut m, 0, hold(0, "a", 60));
-        one(&mut m, 1 * S, hold(0, "b", 30));
+        one(&mut m, S, hold(0, "b", 30));
         assert_eq!(one(&mut m, 2 * S, hold(0, "a", 71)), refused(10, Some(59 * S)));
         assert_eq!(m.used_and_held(2 * S, 0), (0, 90));
         assert_eq!(one(&mut m, 3 * S, hold(0, "a", 70)), ok(0));
