@@ -277,7 +277,10 @@ mod tests {
     fn decided(code: i32, headers: &[(&str, &str)]) -> Decision {
         let response = RateLimitResponse {
             overall_code: code,
-            response_headers_to_add: headers.iter().map(|(key, value)| header(key, value)).collect(),
+            response_headers_to_add: headers
+                .iter()
+                .map(|(key, value)| header(key, value))
+                .collect(),
             request_headers_to_add: Vec::new(),
             raw_body: Bytes::from_static(b"slow down"),
         };
@@ -304,11 +307,13 @@ mod tests {
         assert!(cases.len() >= 4);
         for case in cases {
             let pairs = |key: &str| {
-                let pairs: Vec<(String, String)> = serde_json::from_value(case[key].clone()).unwrap();
+                let pairs: Vec<(String, String)> =
+                    serde_json::from_value(case[key].clone()).unwrap();
                 pairs
             };
             let given = pairs("given").iter().map(|(key, value)| header(key, value)).collect();
-            let response = RateLimitResponse { request_headers_to_add: given, ..Default::default() };
+            let response =
+                RateLimitResponse { request_headers_to_add: given, ..Default::default() };
             let decision = Decision::of_response(response, SystemTime::UNIX_EPOCH);
             let text = |(name, value): &(HeaderName, HeaderValue)| {
                 (name.to_string(), value.to_str().unwrap().to_owned())

@@ -73,7 +73,6 @@ impl Admission {
         &self.marks
     }
 
-
     /// [`Outcome::Allowed`], or [`Outcome::Failed`] if the client lets requests pass on failure.
     pub fn outcome(&self) -> Outcome {
         self.outcome

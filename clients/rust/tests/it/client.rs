@@ -37,10 +37,12 @@ async fn a_call_near_a_soft_limit_and_over_it_passes_with_marks() {
     for expected in ["near", "over", "over"] {
         let decision = client.check(&call("soft", "ann")).await;
         assert_eq!(decision.outcome(), Outcome::Allowed);
-        let marks: Vec<_> = decision.marks().iter().map(|(name, value)| (name.as_str(), value)).collect();
+        let marks: Vec<_> =
+            decision.marks().iter().map(|(name, value)| (name.as_str(), value)).collect();
         assert_eq!(marks, [("x-quota", &expected.parse().unwrap())]);
     }
-    let both = Call::new([Descriptor::new([("soft", "ann")]), Descriptor::new([("banned", "ann")])]);
+    let both =
+        Call::new([Descriptor::new([("soft", "ann")]), Descriptor::new([("banned", "ann")])]);
     let decision = client.check(&both).await;
     assert_eq!((decision.outcome(), decision.marks().len()), (Outcome::Rejected, 0));
 }
