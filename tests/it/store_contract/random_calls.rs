@@ -16,6 +16,8 @@ use crate::support::random::Random;
 
 const CALLS: u64 = 250;
 const KEYS: u64 = 14;
+/// The counter of slots.
+const SLOTS: u64 = 10;
 /// More keys than all traces begin with.
 const KEYS_OF_ALL: u64 = 1 << 20;
 
@@ -23,9 +25,9 @@ pub async fn random_calls_are_answered_as_the_model_answers_them<B: Bench>(bench
     random_calls(&*bench, 0..11).await;
 }
 
-/// The same with counters of hits that can be held.
+/// The same with counters of hits that can be held, and of slots.
 pub async fn random_holds_are_answered_as_the_model_answers_them<B: Bench>(bench: Arc<B>) {
-    random_calls(&*bench, 11..KEYS).await;
+    random_calls(&*bench, SLOTS..KEYS).await;
 }
 
 async fn random_calls<B: Bench>(bench: &B, counters: Range<u64>) {
@@ -79,9 +81,11 @@ async fn trace<B: Bench>(bench: &B, seed: u64, counters: &Range<u64>) -> Micros 
             // it is asked no more.
             for (n, key) in (0..).zip(&mut keys) {
                 let limit = numbers(n, 0);
-                // Holds that have ended may be gone, too.
+                // Holds and leases that have ended may be gone, too.
                 let has_holds = limit.reserve.is_some();
-                if has_holds || model.is_over(&peek(bench.key(*key), &limit), before) {
+                let has_leases = counters.start == n && n == SLOTS;
+                if has_holds || has_leases || model.is_over(&peek(bench.key(*key), &limit), before)
+                {
                     *key += KEYS_OF_ALL;
                 }
             }
@@ -165,7 +169,7 @@ fn numbers(n: u64, variant: u64) -> Arc<Limit> {
             }
             Arc::new(limit)
         }
-        10 => slots(hits, MINUTE),
+        SLOTS => slots(hits, MINUTE),
         11 => reserved(&window(hits, MINUTE), 40),
         12 => reserved(&bucket([10, 3, 20, 6][variant as usize], 7 * SECOND), 40),
         13 => reserved(&credits([20, 5, 9, 7][variant as usize], 7, 40 * SECOND), 3),
