@@ -161,7 +161,7 @@ PROVED := call_ownership:: control_plane::envoy_gateway:: control_plane::memory:
 	decisions::retry_after:: grpc::malformed_calls:: hostile::certificate_rotation:: hostile::chart_memory:: \
 	hostile::http2_abuse:: hostile::key_flood:: lua::lua_equals_memory:: lua::write_calls:: policy::memory_bounds:: \
 	prepaid_hits::exactness:: prepaid_hits::processes:: race:: resilience::own_charges:: store_contract::full_table:: \
-	store_contract::key_floods:: store_contract::redis_store:: topology::random_calls:: \
+	store_contract::key_floods:: store_contract::memory_store:: store_contract::redis_store:: topology::random_calls:: \
 	--skip race::disturbed:: --skip memory_stays_flat_over_many_updates_of_a_large_policy
 # Tests of PROVED that a part of the proof leaves out, because a tenth of them is what `make test` runs, or a few seconds more.
 NOT_IN_PART := prepaid_hits:: control_plane::envoy_gateway:: control_plane::updates:: hostile::certificate_rotation:: \

@@ -6,6 +6,7 @@ use tidegate::store::memory::MemoryStore;
 
 use super::contract;
 use super::store_under_test::{Bench, START};
+use crate::support::proof::times;
 
 pub struct MemoryBench {
     pub store: MemoryStore,
@@ -35,6 +36,10 @@ impl Bench for MemoryBench {
 
     fn set(&self, now: Micros) {
         self.clock.set(now);
+    }
+
+    fn traces(&self) -> u64 {
+        times(160, 1_600)
     }
 
     fn key(&self, n: u64) -> CounterKey {
