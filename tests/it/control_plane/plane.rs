@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::Stream;
 use prost_types::Any;
+use socket2::{Domain, Socket, Type};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
@@ -65,6 +66,8 @@ pub(crate) struct ControlPlane {
     pub(crate) address: SocketAddr,
     shared: Arc<Shared>,
     runtime: Option<Runtime>,
+    /// While it is killed, its port, on which nothing listens: another test would take it otherwise.
+    port: Option<Socket>,
     tls: Option<ServerTlsConfig>,
 }
 
@@ -86,7 +89,7 @@ impl ControlPlane {
             seen: Mutex::default(),
         });
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut plane = ControlPlane { address, shared, runtime: None, tls };
+        let mut plane = ControlPlane { address, shared, runtime: None, port: None, tls };
         plane.restart();
         plane
     }
@@ -99,6 +102,7 @@ impl ControlPlane {
             runtime.block_on(TcpListener::bind(address)).ok()
         });
         self.address = listener.local_addr().unwrap();
+        self.port = None;
         let mut server = Server::builder();
         if let Some(tls) = &self.tls {
             server = server.tls_config(tls.clone()).unwrap();
@@ -114,6 +118,12 @@ impl ControlPlane {
     pub(crate) fn kill(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(Duration::from_secs(5));
+            let address = self.address.into();
+            self.port = Some(until("the port of the killed control plane", || {
+                let port = Socket::new(Domain::IPV4, Type::STREAM, None).ok()?;
+                port.set_reuse_address(true).ok()?;
+                port.bind(&address).ok().map(|()| port)
+            }));
         }
     }
 
