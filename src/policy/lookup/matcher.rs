@@ -481,9 +481,13 @@ fn requested_hold<'a>(
     Some((limit, op))
 }
 
-/// Returns whether a descriptor's hits are a bill: hits above 0 of its own, under `charge: billed`.
+/// Returns whether a descriptor's hits are a bill: hits above 0 of its own, under `charge: billed`. An
+/// estimate is none.
 fn is_bill(selected: &SelectedLimit<'_>, descriptor: &Descriptor<'_>) -> bool {
-    selected.bill_limit.is_some() && descriptor.has_hits_addend && descriptor.hits > Hits::ZERO
+    selected.bill_limit.is_some()
+        && descriptor.has_hits_addend
+        && descriptor.hits > Hits::ZERO
+        && descriptor.hold.is_none()
 }
 
 /// Returns the charge mode of a request override. If the overridden rule has exactly one limit, the

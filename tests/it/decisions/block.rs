@@ -51,6 +51,18 @@ fn a_question_that_is_refused_blocks_and_a_bill_does_not() {
     assert_eq!(wait(0), None, "the window has ended");
 }
 
+/// An estimate is no bill, although a descriptor names its hits.
+#[test]
+fn a_hold_that_is_refused_blocks_also_where_bills_are_charged() {
+    let policy = POLICY.replace("charge: billed,", "charge: billed, reserve: {ttl: 60},");
+    let bench = Bench::new(&policy);
+    let wait = |asked| bench.ask(&[asked]).retry_after.map(Micros::ceil_secs);
+    assert_eq!(wait(d("billed=a").hits(3).hold("first")), None);
+    assert_eq!(wait(d("billed=a").hits(3).hold("second")), Some(600));
+    assert_eq!(wait(d("billed=a").hits(1).settle("first")), None);
+    assert_eq!(wait(d("billed=a").hits(1).hold("third")), Some(600), "blocked");
+}
+
 #[test]
 fn a_shadow_limit_blocks_in_shadow_and_a_quota_blocks_nothing() {
     let bench = Bench::new(POLICY);
