@@ -298,29 +298,18 @@ impl WriteCalls {
         let letter = self.limits[limit].letter();
         let place = self.find(check, letter).unwrap_or_else(|free| {
             self.index.numbers[usize::from(free)] = self.counters.len() as u8 + 1;
-            self.add_counter(encoder, check, local_now, limit)
+            self.keys.extend_from_slice(&encoder.prefix().key_with_letter(&check.key, letter));
+            self.counters.push(SharedCounter {
+                key: check.key,
+                letter,
+                windows: windows_of(check.limit, local_now),
+                limit,
+                key_end: self.keys.len(),
+            });
+            self.counters.len() - 1
         });
         self.places.push(place as u8);
         place
-    }
-
-    fn add_counter(
-        &mut self,
-        encoder: &Encoder,
-        check: &Check<'_>,
-        local_now: Micros,
-        limit: usize,
-    ) -> usize {
-        let letter = self.limits[limit].letter();
-        self.keys.extend_from_slice(&encoder.prefix().key_with_letter(&check.key, letter));
-        self.counters.push(SharedCounter {
-            key: check.key,
-            letter,
-            windows: windows_of(check.limit, local_now),
-            limit,
-            key_end: self.keys.len(),
-        });
-        self.counters.len() - 1
     }
 
     /// Returns the index in `limits` of a limit, or of its blocks, and adds the limit if it is new.
