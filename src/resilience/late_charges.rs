@@ -11,12 +11,12 @@
 //! Not here: selecting the hits to charge (`fallback`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use tokio::runtime::Handle;
 
 use crate::domain::{
-    Answer, Check, CounterKey, Hits, Holder, Limit, Micros, Op, Outcome, Role, Verdict,
+    Answer, Check, CounterKey, Hits, Holder, Limit, Lock, Micros, Op, Outcome, Role, Verdict,
 };
 use crate::store::owned_tasks::OwnedTasks;
 
@@ -47,7 +47,7 @@ impl LateCharge {
 #[derive(Debug, Default)]
 pub(crate) struct LateCharges {
     /// Locked only by calls that were not sent and by the background task, and never across an await.
-    queue: Mutex<Queue>,
+    queue: Lock<Queue>,
     charged: AtomicU64,
     /// Tasks that run until no charge waits or is in flight.
     pub(super) tasks: OwnedTasks,
@@ -69,10 +69,6 @@ impl LateCharges {
         self.charged.load(Ordering::Relaxed)
     }
 
-    fn lock_queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Charges hits in a background task, which `send` starts unless one is running. Drops a charge if
     /// [`COUNTERS_MAX`] other counters wait, and all charges if there is no tokio runtime.
     pub(super) fn add<F: Future<Output = ()> + Send + 'static>(
@@ -84,7 +80,7 @@ impl LateCharges {
         if Handle::try_current().is_err() {
             return;
         }
-        let mut queue = self.lock_queue();
+        let mut queue = self.queue.lock();
         for charge in charges {
             queue.push(charge);
         }
@@ -107,7 +103,7 @@ impl LateCharges {
             let Answer::Decided(outcome) = answer else { continue };
             self.charged.fetch_add(outcome.charged.0, Ordering::Relaxed);
             if let Some(rest) = rest_of(charge, outcome) {
-                self.lock_queue().push(rest);
+                self.queue.lock().push(rest);
             }
         }
     }
@@ -115,7 +111,7 @@ impl LateCharges {
     /// Takes all waiting charges out of the queue, with the time of the latest. If there are none,
     /// records that the background task ends.
     pub(super) fn take_waiting(&self) -> Option<(Vec<LateCharge>, Micros)> {
-        let mut queue = self.lock_queue();
+        let mut queue = self.queue.lock();
         if queue.waiting.is_empty() {
             queue.sender = Weak::new();
             return None;

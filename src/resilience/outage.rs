@@ -9,12 +9,11 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::recent_calls::{RecentCalls, RecentCounts};
 use crate::clock::Clock;
-use crate::domain::{FailureKind, Micros};
+use crate::domain::{FailureKind, Lock, Micros};
 
 /// Percentage of the last second's calls that the store may leave undecided before the service
 /// counts as degraded. A single late call among hundreds is not an outage.
@@ -72,7 +71,7 @@ pub struct OutageTracker {
     /// tracker was created (`origin`); 0 if there is none.
     logged_start: AtomicU64,
     /// The reason in its log line. Locked only to log.
-    logged_reason: Mutex<String>,
+    logged_reason: Lock<String>,
     /// Whether the store has decided a call since the latest unanswered one.
     has_decided: AtomicBool,
     /// Earliest time at which the start of an outage may be logged again, in microseconds since the
@@ -92,7 +91,7 @@ impl OutageTracker {
             start: AtomicU64::new(0),
             kind: AtomicU64::new(0),
             logged_start: AtomicU64::new(0),
-            logged_reason: Mutex::default(),
+            logged_reason: Lock::default(),
             has_decided: AtomicBool::new(false),
             next_log_at: AtomicU64::new(0),
         }
@@ -139,7 +138,7 @@ impl OutageTracker {
                 let since = self.logged_start.swap(0, Ordering::Relaxed);
                 if since > 0 {
                     let lasted_ms = self.elapsed().saturating_sub(Micros(since)).ceil_millis();
-                    let reason = &*self.lock_reason();
+                    let reason = &*self.logged_reason.lock();
                     tracing::info!(reason, lasted_ms, "no longer degraded");
                 }
             }
@@ -163,7 +162,7 @@ impl OutageTracker {
             self.has_decided.store(false, Ordering::Relaxed);
             let (reason, undecided_percent) = (&*outage.reason, outage.undecided_percent);
             tracing::warn!(reason, undecided_percent, "degraded: deciding without Redis");
-            outage.reason.clone_into(&mut self.lock_reason());
+            outage.reason.clone_into(&mut self.logged_reason.lock());
         }
         Some(outage)
     }
@@ -190,10 +189,6 @@ impl OutageTracker {
         if self.is_log_due() {
             self.update(now, None, failure);
         }
-    }
-
-    fn lock_reason(&self) -> MutexGuard<'_, String> {
-        self.logged_reason.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether the start of the current outage must be logged now. The log interval

@@ -13,10 +13,11 @@
 //! Not here: charging and refunding lots (`prepaid_hits`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use crate::domain::{
-    Algorithm, ChargeRecord, Check, CounterKey, Hits, Limit, Micros, Outcome, Receipt, Verdict,
+    Algorithm, ChargeRecord, Check, CounterKey, Hits, Limit, Lock, Micros, Outcome, Receipt,
+    Verdict,
 };
 
 /// Time for which a lot lasts at the counter's current rate: 50 ms. Each hot counter causes about
@@ -63,7 +64,7 @@ const ACCOUNTS_PER_SET: usize = 4;
 pub(super) struct PrepaidLots {
     /// Sets of accounts, each with its own mutex, because an account is too large for an atomic. A
     /// call holds the lock of its counter's set for a few comparisons and additions.
-    sets: Box<[Mutex<PrepaidAccounts>]>,
+    sets: Box<[Lock<PrepaidAccounts>]>,
     replica_count: u64,
     next_id: AtomicU64,
 }
@@ -186,7 +187,7 @@ impl PrepaidLots {
     /// Creates an empty table. `replicas` is the number of replicas that share the limits.
     pub(super) fn new(replicas: u32) -> PrepaidLots {
         PrepaidLots {
-            sets: (0..SET_COUNT).map(|_| Mutex::default()).collect(),
+            sets: (0..SET_COUNT).map(|_| Lock::default()).collect(),
             replica_count: u64::from(replicas.max(1)),
             next_id: AtomicU64::new(1),
         }
@@ -195,7 +196,7 @@ impl PrepaidLots {
     fn lock_set(&self, counter: &CounterKey) -> MutexGuard<'_, PrepaidAccounts> {
         // The identity is a hash, so its lowest bits choose the set.
         let set = &self.sets[(counter.identity as usize) % SET_COUNT];
-        set.lock().unwrap_or_else(PoisonError::into_inner)
+        set.lock()
     }
 
     /// Spends prepaid hits on a check if a single lot has enough of them. If `may_charge_lot` is
@@ -334,7 +335,7 @@ impl PrepaidLots {
     /// still refunded at the times at which the lots would have expired.
     pub(super) fn stop_spending(&self) {
         for set in &self.sets {
-            let mut set = set.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut set = set.lock();
             for lot in set.iter_mut().flat_map(|account| &mut account.lots) {
                 lot.spend_until = Micros::ZERO;
             }

@@ -5,8 +5,8 @@
 //! (`redis::multi_part`, `resilience`).
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::current_trace;
 use super::owned_tasks::{OwnedTasks, box_in_place};
 use crate::domain::{
-    Answer, Answers, Call, ExecutionStatus, FailureKind, LateFate, LateReply, Source,
+    Answer, Answers, Call, ExecutionStatus, FailureKind, LateFate, LateReply, Lock, Source,
 };
 
 /// Time for which answers that are no decision yet wait for a caller that neither takes them nor
@@ -47,7 +47,7 @@ pub(crate) struct Caller {
 /// Answers on their way to a caller. If nobody takes them, their charges are counted as unheard.
 #[derive(Debug)]
 struct Delivery {
-    answers: Arc<Mutex<Option<Answers>>>,
+    answers: Arc<Lock<Option<Answers>>>,
     unheard: UnheardHits,
 }
 
@@ -75,7 +75,7 @@ impl Caller {
     /// Returns the answers if the caller has left or stopped waiting.
     pub(crate) fn try_deliver(self, answers: Answers) -> Result<(), Option<Answers>> {
         let undelivered = self.sender.send(Delivery::new(answers, self.unheard));
-        undelivered.map_err(|delivery| take_answers(&delivery.answers))
+        undelivered.map_err(|delivery| delivery.answers.lock().take())
     }
 
     /// Passes answers to a caller that must decide the rest of the call. The returned future resolves
@@ -94,7 +94,7 @@ impl Caller {
                 Ok(fate) => fate,
                 Err(_) => {
                     // Withdrawn, unless the caller has taken them.
-                    drop(take_answers(&answers));
+                    drop(answers.lock().take());
                     fate.await
                 }
             };
@@ -105,19 +105,15 @@ impl Caller {
 
 impl Delivery {
     fn new(answers: Answers, unheard: UnheardHits) -> Delivery {
-        Delivery { answers: Arc::new(Mutex::new(Some(answers))), unheard }
+        Delivery { answers: Arc::new(Lock::new(Some(answers))), unheard }
     }
-}
-
-fn take_answers(answers: &Mutex<Option<Answers>>) -> Option<Answers> {
-    answers.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 impl Drop for Delivery {
     fn drop(&mut self) {
         // With a late reply, its owner counts or refunds all charges of the call.
-        if let Some(answers) = take_answers(&self.answers).filter(|answers| answers.late.is_none())
-        {
+        let answers = self.answers.lock().take();
+        if let Some(answers) = answers.filter(|answers| answers.late.is_none()) {
             self.unheard.add(answers.charged());
         }
     }
@@ -145,7 +141,7 @@ where
     W: Future<Output = ()> + Send + 'static,
 {
     let delivery = start(tasks, unheard, work)?.await.ok()?;
-    take_answers(&delivery.answers)
+    delivery.answers.lock().take()
 }
 
 /// Runs `work` in a task like [`run_in_task`], but waits only until `deadline`. `work` also gets the
@@ -180,7 +176,7 @@ where
             }
         },
     };
-    Ok(received.and_then(|delivery| take_answers(&delivery.answers)))
+    Ok(received.and_then(|delivery| delivery.answers.lock().take()))
 }
 
 fn start<W>(

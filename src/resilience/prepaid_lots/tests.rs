@@ -226,7 +226,7 @@ fn the_number_of_accounts_is_bounded() {
     for identity in 0..100_000_u128 {
         lots.record_outcome(&take(identity, 1, &limit), &charged_outcome(1, 90_000, 0), Micros(0));
     }
-    let held: usize = lots.sets.iter().map(|set| set.lock().unwrap().len()).sum();
+    let held: usize = lots.sets.iter().map(|set| set.lock().len()).sum();
     assert_eq!(held, SET_COUNT * ACCOUNTS_PER_SET);
     // An idle counter gives its place to one that is hot.
     let hot = take(200_000, 1, &limit);

@@ -8,10 +8,9 @@
 //! Not here: the entries (`shard`), the counters of keys without an entry (`sketch`).
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use super::sketch::CellFormat;
-use crate::domain::Limit;
+use crate::domain::{Limit, Lock};
 
 /// Number of slots in the rule table, which takes 160 KiB. Rules that cannot get a slot of their
 /// own share slot 0, and their entries are never folded into a sketch.
@@ -105,7 +104,7 @@ pub(super) struct RuleTable {
     active_rules: AtomicU64,
     /// Maximum weight of a rule since the last [`recount`](Self::recount), in keys.
     weight_max: AtomicU64,
-    assignment_lock: Mutex<()>,
+    assignment_lock: Lock<()>,
 }
 
 impl RuleTable {
@@ -115,7 +114,7 @@ impl RuleTable {
             slots: (0..RULES_MAX).map(|_| RuleUsage::default()).collect(),
             active_rules: AtomicU64::new(0),
             weight_max: AtomicU64::new(0),
-            assignment_lock: Mutex::default(),
+            assignment_lock: Lock::default(),
         }
     }
 
@@ -260,7 +259,7 @@ impl RuleTable {
     /// Assigns a slot to a rule. The slot must be unused, or its former rule must have no entries
     /// left. Returns [`SHARED_SLOT`] if there is no such slot.
     fn assign(&self, rule: &RuleIdentity) -> RuleSlot {
-        let _assigning = self.assignment_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let _assigning = self.assignment_lock.lock();
         if let Some(slot) = self.find_slot(rule) {
             return slot;
         }
