@@ -3,16 +3,33 @@
 //! settings that affect the names of counters. A setting has the same name and sources in every
 //! subcommand.
 
+use std::ffi::OsStr;
 use std::marker::PhantomData;
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 use crate::app::{self, Failure};
 use crate::settings::{SettingRow, Sources, TABLE, TextMap};
 
+/// Settings that `tidegate serve -h` lists: those that most installations set. `--help` lists all.
+const COMMON_SETTINGS: [&str; 8] = [
+    "policy",
+    "grpc-port",
+    "debug-token-file",
+    "key-secret-file",
+    "replicas",
+    "redis-url",
+    "redis-type",
+    "redis-auth-file",
+];
+
 /// Set of settings that a subcommand accepts as flags.
 pub(super) trait FlagSet {
+    /// Whether the short help lists only [`COMMON_SETTINGS`].
+    const IS_LONG: bool = false;
+
     /// Whether the subcommand accepts paths after its flags. If so, the value of a boolean flag
     /// must follow an `=`, so that a path is not parsed as the value.
     const ACCEPTS_PATHS: bool = true;
@@ -33,6 +50,7 @@ pub(super) struct PolicyFlags;
 pub(super) struct CounterFlags;
 
 impl FlagSet for AllFlags {
+    const IS_LONG: bool = true;
     const ACCEPTS_PATHS: bool = false;
 
     fn contains(row: &SettingRow) -> bool {
@@ -106,6 +124,31 @@ struct FlagValues<S> {
     flag_set: PhantomData<S>,
 }
 
+/// Parser that accepts every text, because the settings check their values themselves. Shell
+/// completions suggest the words of a value name such as `off|read|write`.
+#[derive(Clone, Copy, Debug)]
+struct SuggestedValues(&'static str);
+
+impl TypedValueParser for SuggestedValues {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let is_word = |word: &str| word.chars().all(|c| c.is_ascii_lowercase() || "_-".contains(c));
+        let words = self.0.split('|');
+        let are_words = self.0.contains('|') && words.clone().all(is_word);
+        are_words.then(|| Box::new(words.map(PossibleValue::new)) as _)
+    }
+}
+
 fn setting_rows<S: FlagSet>() -> impl Iterator<Item = &'static SettingRow> {
     TABLE.iter().filter(|row| S::contains(row))
 }
@@ -121,6 +164,9 @@ impl<S: FlagSet> Args for FlagValues<S> {
             let flag = Arg::new(row.name)
                 .long(row.name)
                 .value_name(row.value_name)
+                .value_parser(SuggestedValues(row.value_name))
+                .hide_possible_values(true)
+                .hide_short_help(S::IS_LONG && !COMMON_SETTINGS.contains(&row.name))
                 .help_heading(row.section)
                 .help(row.help.trim().trim_end_matches('.'))
                 .long_help(format!("{}\n[default: {shown}] [env: {names}]", row.help.trim()));

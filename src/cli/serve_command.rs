@@ -8,7 +8,7 @@ use crate::app::{self, Configuration, Failure};
 use crate::settings::{DropIn, Sources, TextMap};
 
 #[derive(Args, Debug)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = AFTER_HELP, after_long_help = AFTER_LONG_HELP)]
 pub(super) struct Serve {
     /// Print every setting with its value and source, and exit
     #[arg(long)]
@@ -18,6 +18,13 @@ pub(super) struct Serve {
 }
 
 const AFTER_HELP: &str = "\
+These are the most common settings; --help lists all, with their defaults and other names.
+
+Examples:
+  tidegate serve --policy config/first.yaml
+  tidegate serve --policy limits/ --redis-url redis:6379 --replicas 3";
+
+const AFTER_LONG_HELP: &str = "\
 Every setting can also be set in the environment, as TIDEGATE_ and its name (--grpc-port:
 TIDEGATE_GRPC_PORT) or under its name in envoyproxy/ratelimit, or in a settings file. Flags override
 the environment, and the environment overrides the file.

@@ -137,7 +137,11 @@ pub fn find_notices(
     };
     if let Some(drop_in) = drop_in {
         for argument in &drop_in.ignored_arguments {
-            notice(NoticeKind::UnknownArgument, argument, "`tidegate serve -h` lists the flags");
+            notice(
+                NoticeKind::UnknownArgument,
+                argument,
+                "`tidegate serve --help` lists the flags",
+            );
         }
         for (names, advice) in settings.unused_tls_settings() {
             notice(NoticeKind::NoEffect, names, advice);
@@ -253,8 +257,8 @@ fn possible_notices(settings: &Settings) -> [(NoticeKind, bool, &'static str, &'
             NoticeKind::Risk,
             has_redis && settings.replicas == 1,
             "--replicas",
-            "is 1: if several replicas run, each admits the whole limit while Redis is down; set \
-             their number",
+            "is 1: if several replicas run, each admits the whole limit while Redis is down; set it \
+             to the number of replicas",
         ),
     ]
 }

@@ -76,7 +76,7 @@ impl fmt::Display for SettingError {
                 write!(f, "{origin}: unknown setting {name:?}; did you mean {similar:?}?")
             }
             SettingError::UnknownName { name, origin, similar: None } => {
-                write!(f, "{origin}: unknown setting {name:?}; `tidegate serve -h` lists all")
+                write!(f, "{origin}: unknown setting {name:?}; `tidegate serve --help` lists all")
             }
             SettingError::Conflict { names, advice } => write!(f, "{names}: {advice}"),
         }

@@ -78,8 +78,16 @@ fn a_printed_secret_is_a_comment_that_a_settings_file_ignores() {
 }
 
 #[test]
-fn help_has_headings_and_says_what_a_value_looks_like() {
+fn short_help_fits_on_a_screen_and_names_the_long_one() {
     let help = run(&["serve", "-h"]).with_code(0).out;
+    assert!(help.lines().count() <= 40, "{help}");
+    assert!(help.contains("--redis-url") && help.contains("--help lists all"), "{help}");
+    assert!(!help.contains("--xds-tls"), "{help}");
+}
+
+#[test]
+fn help_has_headings_and_says_what_a_value_looks_like() {
+    let help = run(&["serve", "--help"]).with_code(0).out;
     for part in [
         "\nPolicy files:\n",
         "\nPorts:\n",
