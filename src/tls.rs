@@ -66,10 +66,11 @@ impl fmt::Display for TlsError {
             }
             TlsError::NoAuthority => "no usable CA certificate: give the PEM file of the CA",
             TlsError::KeyMismatch => {
-                "the private key is not that of the certificate; give both of one pair"
+                "the private key does not match the certificate; use the key that the certificate \
+                 was issued for"
             }
             TlsError::Unusable(reason) => {
-                return write!(f, "certificate and key cannot be used: {reason}");
+                return write!(f, "the certificate and its key cannot be used: {reason}");
             }
             TlsError::ServerName(name) => {
                 return write!(f, "{name:?} is neither a host name nor an IP address");

@@ -189,7 +189,10 @@ pub fn check(paths: &[PathBuf], sources: Sources) -> Result<CheckedPolicy, Failu
             Box::new(move |sources| load_text(&text, sources))
         }
         _ if has_stdin => {
-            let reason = "- reads standard input: give it alone, without files".to_owned();
+            let reason =
+                "`-` means standard input and cannot be combined with files: give only one \
+                          of them"
+                    .to_owned();
             return Err(Failure::Usage(reason));
         }
         _ => Box::new(|sources| Ok(load_paths(paths, sources)?.0)),

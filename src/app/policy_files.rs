@@ -282,7 +282,8 @@ const NOT_A_FILE: &str = "neither a file nor a directory; remove it, or correct 
 
 fn too_many(path: &Path) -> FileError {
     let reason = format!(
-        "more than {FILES_MAX} files or {DEPTH_MAX} directories deep; is this the right directory?"
+        "more than {FILES_MAX} files, or deeper than {DEPTH_MAX} directories: correct the path, or \
+         move other files away"
     );
     malformed(path, reason)
 }

@@ -257,7 +257,7 @@ impl PolicyReloader {
         for file in self.files.newly_unsettled() {
             let (file, polls) = (escape_path(file), UNSETTLED_POLLS);
             let advice = "write a new file and rename it: half of a policy may be in force";
-            tracing::warn!(file, polls, advice, "a policy file changes at every poll");
+            tracing::warn!(file, polls, advice, "a policy file changes each time that it is read");
         }
         match polled {
             Ok(true) => self.load(),
@@ -392,7 +392,7 @@ pub(super) fn log_reload(
             domain,
             calls,
             advice,
-            "the new policy drops a domain that has traffic: its calls meet no limit"
+            "the new policy drops a domain that has traffic: its calls have no limit"
         );
     }
 }

@@ -108,7 +108,7 @@ impl Server {
         if let CallError::Status(status) = error
             && status.code() == tonic::Code::Unimplemented
         {
-            return Some("this gRPC server is no rate limit service: correct the address");
+            return Some("this gRPC server is not a rate limit service: correct the address");
         }
         // The server answered, even if nothing listens a moment later.
         if let CallError::Status(status) = error

@@ -229,7 +229,7 @@ pub(crate) const DIAGNOSTICS_MAX: usize = 1_000;
 
 /// Message of the final diagnostic of a file that has [`DIAGNOSTICS_MAX`] errors.
 pub(crate) const TOO_MANY_ERRORS_MESSAGE: &str =
-    "reading stopped here after 1,000 errors; mend those first";
+    "reading stopped here after 1,000 errors; correct those first";
 
 /// Source position of a node. Its fields have 32 bits to save memory, because the tree stores one
 /// span per node.

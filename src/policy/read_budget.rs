@@ -69,6 +69,7 @@ impl ReadBudget {
 pub(crate) fn exceeded_message() -> String {
     format!(
         "from here on, the policy has more than {NODES_MAX} descriptors and limits, or takes more \
-         than {READ_BYTES_MAX} bytes of memory; remove some, or share them over several Tidegates"
+         than {READ_BYTES_MAX} bytes of memory; remove some, or divide them among several \
+         services"
     )
 }

@@ -34,25 +34,25 @@ impl Settings {
         let advice = "TLS needs a certificate and its private key: give --grpc-server-tls-cert FILE and \
                       --grpc-server-tls-key FILE, both in PEM";
         conflict(self.grpc_server_use_tls && lacks_identity, "--grpc-server-use-tls", advice);
-        let advice = "callers are identified by certificates: add --grpc-client-tls-cacert";
+        let advice = "callers are identified by their certificates: add --grpc-client-tls-cacert";
         conflict(has_domains && !has_cacert, "--grpc-client-domains", advice);
         let names = "--grpc-client-domains, --grpc-uds";
-        let advice = "a Unix socket has no client certificates: give one of them";
+        let advice = "a Unix socket cannot have client certificates: set only one of the two";
         conflict(has_domains && self.grpc_uds.is_some(), names, advice);
         let names = "--grpc-client-domains, --json on";
-        let advice = "the HTTP port has no client certificates: leave --json at auto";
+        let advice = "the HTTP port cannot check client certificates: leave --json at auto";
         conflict(has_domains && self.json == OnOff::On, names, advice);
         let has_counter_access = self.counter_access != CounterAccess::Off;
         let names = "--batches off, --counter-access";
-        let advice = "the methods for counters are methods of tidegate.v1.Limits, which --batches off \
-                      turns off: give one of them";
+        let advice = "--counter-access permits methods of tidegate.v1.Limits, which --batches off \
+                      turns off: set only one of the two";
         conflict(!self.batches && has_counter_access, names, advice);
         let names = "--hard-limit, --drain-delay";
         let advice = "the hard limit ends the drain: it must exceed the delay by more than 1s or, \
                       below 10s, by more than a tenth of the hard limit";
         conflict(self.drain_limit() <= self.drain_delay, names, advice);
         let has_both = !self.key_secret.is_empty() && self.key_secret_file.is_some();
-        conflict(has_both, "--key-secret, --key-secret-file", "give one of them");
+        conflict(has_both, "--key-secret, --key-secret-file", "set only one of them");
         let is_relative = !self.prometheus_path.starts_with('/');
         conflict(is_relative, "--prometheus-path", "must start with a slash");
 
@@ -67,7 +67,7 @@ impl Settings {
 
         let uses_control_plane = self.config_type == PolicySourceKind::ControlPlane;
         let has_both = uses_control_plane && !self.policy.is_empty();
-        let advice = "the control plane has the policy: remove one of them";
+        let advice = "the policy comes from the control plane: remove one of the two";
         conflict(has_both, "--policy, --config-type grpc_xds_sotw", advice);
         let is_unused = !uses_control_plane && self.policy_defaults.is_some();
         let advice = "policy files say everything themselves: add --config-type grpc_xds_sotw";

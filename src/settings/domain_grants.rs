@@ -18,7 +18,7 @@ pub(super) fn parse_grants(input: &str) -> Result<Vec<DomainGrant>, ValueError> 
     let mut grants: Vec<DomainGrant> = Vec::new();
     for grant in input.split(';').map(str::trim).filter(|grant| !grant.is_empty()) {
         let Some((domain, names)) = grant.split_once('=') else {
-            return error("a domain has no names");
+            return error("a domain must have at least one name");
         };
         let domain = parse_text(domain.trim())?;
         if grants.iter().any(|before| before.domain == domain) {
@@ -37,11 +37,11 @@ pub(super) fn parse_grants(input: &str) -> Result<Vec<DomainGrant>, ValueError> 
                 None => (part, Permissions::NONE),
                 Some((name, word)) => match parse_permission(word) {
                     Some(permission) => (name, permission),
-                    None => return error("a permission is none of refund, peek, limits"),
+                    None => return error("a permission must be one of refund, peek, limits"),
                 },
             };
             if domain.is_empty() || name.is_empty() {
-                return error("a domain or name is empty");
+                return error("domains and names must not be empty");
             }
             if name.contains('*') {
                 return error("`*` is not a name: certificate names must match exactly");

@@ -141,7 +141,7 @@ pub(super) const LEVELS: [Verbosity; 9] = {
 /// Returns the text unchanged, or an error if it contains control characters.
 pub(super) fn parse_text(text: &str) -> Result<String, ValueError> {
     match text.chars().find(|c| c.is_control()) {
-        Some(_) => Err("may not contain control characters".to_owned()),
+        Some(_) => Err("must not contain control characters".to_owned()),
         None => Ok(text.to_owned()),
     }
 }
@@ -175,7 +175,7 @@ const HOST_AND_PORT: UrlForms = UrlForms {
     check: |url| match url.login.is_none() && !url.host.is_empty() && url.path.len() < 2 {
         true if url.port.is_some() => Ok(()),
         true => Err("has no port: write HOST:PORT".to_owned()),
-        false => Err("must be HOST:PORT alone".to_owned()),
+        false => Err("must be HOST:PORT and nothing else".to_owned()),
     },
     advice_on: |_| None,
 };
@@ -538,8 +538,8 @@ mod tests {
             ("https://h:1", "for TLS, add --xds-tls"),
             ("unix:///run/xds", "unix:// is not supported."),
             ("xds:///h", "xds:// is not supported."),
-            ("h:1/x", "must be HOST:PORT alone"),
-            ("u:p@h:1", "must be HOST:PORT alone"),
+            ("h:1/x", "must be HOST:PORT and nothing else"),
+            ("u:p@h:1", "must be HOST:PORT and nothing else"),
             ("h:1?x=y", "a query (`?…`) is not supported"),
         ] {
             let error = parse_server(bad).unwrap_err();

@@ -135,7 +135,7 @@ impl fmt::Display for DecodeError {
             }
             DecodeError::UnknownOverrideUnit { descriptor, unit } => write!(
                 f,
-                "descriptors[{descriptor}].limit.unit: {unit} is none of SECOND, MINUTE, HOUR, \
+                "descriptors[{descriptor}].limit.unit: {unit} must be one of SECOND, MINUTE, HOUR, \
                  DAY, MONTH, YEAR"
             ),
             DecodeError::HoldConflict { descriptor } => write!(

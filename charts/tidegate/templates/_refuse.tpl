@@ -26,7 +26,7 @@ checks single values.
 {{- $faults = append $faults "policy: give policy.files (name: text) or policy.existingConfigMap, or enable envoyGateway or aiGateway; only mode embedded serves an example policy" -}}
 {{- end -}}
 {{- if and .Values.policy.files .Values.policy.existingConfigMap -}}
-{{- $faults = append $faults "policy.files, policy.existingConfigMap: give one of them" -}}
+{{- $faults = append $faults "policy.files, policy.existingConfigMap: set only one of them" -}}
 {{- end -}}
 {{- $bytes := 0 -}}
 {{- range $text := .Values.policy.files -}}
@@ -53,7 +53,7 @@ checks single values.
 {{- $faults = append $faults "valkey.enabled: needs mode redis" -}}
 {{- end -}}
 {{- if .Values.redis.address -}}
-{{- $faults = append $faults "valkey.enabled, redis.address: give one of them" -}}
+{{- $faults = append $faults "valkey.enabled, redis.address: set only one of them" -}}
 {{- end -}}
 {{- if .Values.redis.tls.enabled -}}
 {{- $faults = append $faults "redis.tls.enabled with valkey.enabled: the bundled Valkey has no TLS; use a Redis of your own" -}}
@@ -139,7 +139,7 @@ checks single values.
 {{- end -}}
 
 {{- if and .Values.debug.existingSecret .Values.debug.tokenFile -}}
-{{- $faults = append $faults "debug.existingSecret, debug.tokenFile: give one of them" -}}
+{{- $faults = append $faults "debug.existingSecret, debug.tokenFile: set only one of them" -}}
 {{- end -}}
 
 {{- range $path, $own := include "tidegate.otherNames" . | fromYaml -}}

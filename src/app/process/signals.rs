@@ -71,7 +71,7 @@ impl Signals {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
-        tracing::warn!("second signal, exiting at once");
+        tracing::warn!("second signal, exiting immediately");
         process::exit(0);
     }
 }

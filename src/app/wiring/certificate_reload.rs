@@ -55,7 +55,7 @@ impl CertificateReloader {
             let second = i64::try_from(expires_secs).ok();
             let expired = second.and_then(|second| jiff::Timestamp::from_second(second).ok());
             let expired = expired.map(|time| time.to_string());
-            let advice = "callers refuse it: renew it; it is read again without a restart";
+            let advice = "callers reject it: renew it; Tidegate reads it again without a restart";
             tracing::warn!(file, expired, advice, "the server certificate has expired");
         }
         let state = FileState::Content(hash(&material));

@@ -110,7 +110,7 @@ fn an_invalid_resource_keeps_its_last_good_version_and_the_others_are_applied() 
         invalid_resource("new"),
     ]);
     assert_eq!(active_domains(&last_good), to_owned_pairs(&[("a", 1), ("b", 3)]));
-    let duplicate = "a second descriptor with key \"client\" and no value; join or remove it; the \
+    let duplicate = "a second descriptor with key \"client\" and no value; merge the two, or remove one; the \
                      first is descriptors[0]";
     let expected =
         [format!("a: descriptors[1]: {duplicate}"), format!("new: descriptors[1]: {duplicate}")];
@@ -154,7 +154,7 @@ fn errors_that_ratelimit_rejects_are_reported_with_resource_and_path() {
         ),
         (
             nested(RateLimitPolicy { unlimited: true, ..hourly() }),
-            "r: descriptors[0].descriptors[0].rate_limit.unit: `unit` and `requests_per_unit` have no meaning beside",
+            "r: descriptors[0].descriptors[0].rate_limit.unit: `unit` and `requests_per_unit` have no effect with",
         ),
         (
             nested(replaces("x")),
@@ -295,9 +295,9 @@ fn nesting_depth_is_limited_as_in_policy_files() {
     let update = last_good.apply(vec![resource("d", "d", &[nested(deepest)])]);
     assert_eq!(rejection_messages(&update), Vec::<String>::new());
     let update = last_good.apply(vec![resource("d", "d", &[nested(deepest + 1)])]);
-    assert!(rejection_messages(&update)[0].contains("nested more than"), "{update:?}");
+    assert!(rejection_messages(&update)[0].contains("nested deeper than"), "{update:?}");
     let update = last_good.apply(vec![resource("d", "d", &[nested(5_000)])]);
-    assert!(rejection_messages(&update)[0].contains("nested more than"), "{update:?}");
+    assert!(rejection_messages(&update)[0].contains("nested deeper than"), "{update:?}");
 }
 
 #[test]

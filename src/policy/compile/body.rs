@@ -24,8 +24,8 @@ pub(crate) fn read<'d>(
     let (content_type, text) = (content_type?, text?);
     if is_json(&content_type) && !is_valid_json(&text) {
         let message = format!(
-            "the text is no JSON once the placeholders are filled in; quote {{name}} inside it, or \
-             give another `content_type` than {content_type}"
+            "the text is not JSON after the placeholders are filled in; quote {{name}} inside it, \
+             or give another `content_type` than {content_type}"
         );
         return Err(reader.report_key(&BODY_TEXT, DiagnosticKind::BadValue, message));
     }
@@ -47,7 +47,8 @@ fn read_content_type<'d>(
     {
         return Ok(content_type);
     }
-    let message = "`content_type` is a media type such as application/json, in ASCII".to_owned();
+    let message =
+        "`content_type` must be a media type, such as application/json, in ASCII".to_owned();
     Err(reader.report_key(&CONTENT_TYPE, DiagnosticKind::BadValue, message))
 }
 
@@ -56,14 +57,14 @@ fn read_body_text<'d>(
     fields: &Fields<'d>,
 ) -> Result<String, ErrorReported> {
     let Some(text) = reader.read_string(fields, &BODY_TEXT)? else {
-        let message = "a body needs `text`".to_owned();
+        let message = "`body` must have `text`; add it".to_owned();
         return Err(reader.report(Target::Key, DiagnosticKind::Missing, message));
     };
     match find_unknown_placeholder(&text) {
         None => Ok(text),
         Some(unknown) => {
             let message =
-                format!("unknown placeholder {unknown}; there are: {}", PLACEHOLDERS.join(", "));
+                format!("unknown placeholder {unknown}; use one of: {}", PLACEHOLDERS.join(", "));
             Err(reader.report_key(&BODY_TEXT, DiagnosticKind::BadValue, message))
         }
     }

@@ -69,10 +69,12 @@ impl NodeIdentity {
 pub(crate) fn duplicate_message(key: &str, value: &str) -> String {
     let key = quoted(key);
     if value.is_empty() {
-        format!("a second descriptor with key {key} and no value; join or remove it")
+        format!("a second descriptor with key {key} and no value; merge the two, or remove one")
     } else {
         let value = quoted(value);
-        format!("a second descriptor with key {key} and value {value}; join or remove it")
+        format!(
+            "a second descriptor with key {key} and value {value}; merge the two, or remove one"
+        )
     }
 }
 
@@ -177,8 +179,8 @@ fn read_rule<'d>(
     let has_limit = fields.is_set(&keywords::RATE_LIMIT) || fields.is_set(&keywords::RATE_LIMITS);
     let has_unused_body = fields.is_set(&keywords::RULE_BODY) && !has_limit;
     if has_unused_body && body.is_ok() {
-        let message = "`body` stands on a descriptor that refuses nothing; give it a `rate_limit` \
-                       or remove the body";
+        let message = "`body` has no effect on a descriptor without a limit; add a `rate_limit`, or \
+                       remove `body`";
         reader.report_key(&keywords::RULE_BODY, DiagnosticKind::Conflict, message);
     }
     let (metadata, body) = (metadata?, body?);
@@ -221,8 +223,8 @@ fn read_limits<'d>(
     });
     let list = read_rate_limits(reader, fields, LimitContext { in_list: true, ..context });
     if fields.is_set(&keywords::RATE_LIMIT) && fields.is_set(&keywords::RATE_LIMITS) {
-        let message = "`rate_limit` and `rate_limits` are mutually exclusive; move the one into the \
-                       list";
+        let message = "`rate_limit` and `rate_limits` cannot be used together; move the limit into \
+                       the list";
         let (key, kind) = (&keywords::RATE_LIMITS, DiagnosticKind::Conflict);
         return Err(reader.report_key(key, kind, message));
     }
@@ -244,7 +246,7 @@ fn read_rate_limits<'d>(
             return Err(reader.report(Target::Value, DiagnosticKind::Missing, message));
         };
         if let Some(first) = seen.get(name) {
-            let message = format!("a second limit of the name {}; rename it", quoted(name));
+            let message = format!("a second limit has the name {}; rename it", quoted(name));
             return Err(reader.report_duplicate(&message, first));
         }
         seen.insert(name.to_owned(), reader.current_location());
@@ -252,9 +254,9 @@ fn read_rate_limits<'d>(
     })?;
     let Some(limits) = limits else { return Ok(Vec::new()) };
     let message = match limits.len() {
-        0 => "an empty `rate_limits` limits nothing; remove it".to_owned(),
+        0 => "`rate_limits` is empty, so it limits nothing; remove it".to_owned(),
         1..=CHECKS_MAX => return Ok(limits),
-        _ => format!("one call has at most {CHECKS_MAX} checks; remove some limits"),
+        _ => format!("a call can have at most {CHECKS_MAX} checks; remove some limits"),
     };
     Err(reader.report_key(&keywords::RATE_LIMITS, DiagnosticKind::TooLarge, message))
 }

@@ -56,11 +56,11 @@ fn read_list<'d, T>(
     let items = items.unwrap_or_default();
     if items.len() > most {
         let (name, count) = (key.name, items.len());
-        let message = format!("`{name}` has {count} items, and may have {most}; remove some");
+        let message = format!("`{name}` must have at most {most} items, not {count}; remove some");
         return Err(reader.report_key(key, DiagnosticKind::TooLarge, message));
     }
     if items.is_empty() {
-        let message = format!("`{}` needs at least one item", key.name);
+        let message = format!("`{}` must have at least one item", key.name);
         let kind = DiagnosticKind::Missing;
         return Err(match fields.contains_key(key) {
             true => reader.report_key(key, kind, message),
@@ -81,7 +81,7 @@ fn read_entry<'d>(
     let key = key?.filter(|key| !key.is_empty());
     let (header, request, value) = (header?, request?, value?);
     let Some(key) = key else {
-        let message = "an entry needs `key`, the key of the descriptor's entry";
+        let message = "an entry must have `key`, the key of the descriptor's entry; add it";
         return Err(reader.report(Target::Value, DiagnosticKind::Missing, message));
     };
     let request = request.map(HttpSource::Request);
@@ -90,7 +90,7 @@ fn read_entry<'d>(
     match (sources.next(), sources.next()) {
         (Some(source), None) => Ok(HttpEntry { key: key.into(), source }),
         _ => {
-            let message = "an entry has one of `header`, `request`, and `value`";
+            let message = "an entry must have exactly one of `header`, `request`, and `value`";
             Err(reader.report(Target::Value, DiagnosticKind::BadValue, message))
         }
     }
@@ -104,7 +104,7 @@ fn read_header<'d>(
     // The characters of a header name (RFC 9110).
     let legal = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     if name.is_empty() || !name.chars().all(legal) {
-        let message = "`header` is the name of an HTTP header, such as x-tenant";
+        let message = "`header` must be the name of an HTTP header, such as x-tenant";
         return Err(reader.report_key(&HTTP_HEADER, DiagnosticKind::BadValue, message));
     }
     Ok(Some(HttpSource::Header(name.to_ascii_lowercase().into())))

@@ -60,7 +60,8 @@ impl BoundsError {
     /// Returns the error for a `burst` that is too large for this rate and window.
     pub(crate) fn burst_too_large(burst: u64, burst_max: u64) -> BoundsError {
         let message = format!(
-            "`burst: {burst}` is beyond the arithmetic; at this rate the largest is {burst_max}"
+            "`burst` must be at most {burst_max} at this rate, not {burst}: larger numbers cannot \
+             be counted exactly"
         );
         BoundsError::out_of_range(keywords::BURST, message)
     }
@@ -101,8 +102,8 @@ impl RawLimit {
         let capacity = limit.capacity().0;
         if capacity > 0 && self.cost > capacity {
             let message = format!(
-                "one request would cost more than the capacity, so that none ever passes; the \
-                 largest `cost` is {capacity}"
+                "`cost` must be at most {capacity}, the capacity of the limit; otherwise, no \
+                 request could pass"
             );
             return Err(BoundsError::out_of_range(keywords::COST, message));
         }
@@ -116,8 +117,8 @@ impl RawLimit {
         if length > WINDOW_MAX {
             let multiplier_max = WINDOW_MAX.0 / Micros::from_secs(unit.seconds()).0;
             let message = format!(
-                "the window is longer than ten years; with `unit: {}` the largest \
-                 `unit_multiplier` is {multiplier_max}",
+                "the window must be at most ten years; with `unit: {}`, `unit_multiplier` can be at \
+                 most {multiplier_max}",
                 unit.as_str()
             );
             return Err(BoundsError::out_of_range(keywords::UNIT_MULTIPLIER, message));
@@ -125,8 +126,8 @@ impl RawLimit {
         let is_bucket =
             matches!(self.algorithm, AlgorithmName::TokenBucket | AlgorithmName::LeakyBucket);
         if self.burst.is_some() && !is_bucket {
-            let message = "`burst` is the capacity of a bucket, and this is none; write \
-                           `algorithm: token_bucket` or remove `burst`";
+            let message = "`burst` is the capacity of a bucket, and this algorithm has no bucket; \
+                           write `algorithm: token_bucket`, or remove `burst`";
             return Err(BoundsError::conflict(keywords::BURST, message));
         }
         let check_hits_max = |hits_max: u64| {
@@ -134,7 +135,8 @@ impl RawLimit {
                 return Ok(());
             }
             let message = format!(
-                "`requests_per_unit` is beyond what `{}` can count; here the largest is {hits_max}",
+                "`requests_per_unit` is more than `algorithm: {}` can count exactly; write at most \
+                 {hits_max}",
                 self.algorithm.as_str()
             );
             Err(BoundsError::out_of_range(keywords::REQUESTS_PER_UNIT, message))
@@ -157,8 +159,8 @@ impl RawLimit {
             AlgorithmName::Concurrency => {
                 if self.charge.keeps_debt() {
                     let message = format!(
-                        "a slot is taken or it is not, so `charge: {}` has no meaning for \
-                         concurrency; remove it",
+                        "`charge: {}` cannot be used with `algorithm: concurrency`, whose slots are \
+                         either in use or free; remove it",
                         self.charge.as_str()
                     );
                     return Err(BoundsError::conflict(keywords::CHARGE, message));
@@ -198,8 +200,8 @@ pub(crate) fn compile_bucket(
     };
     if hits == 0 {
         if burst.is_some() {
-            let message = "`requests_per_unit: 0` refuses everything, so `burst` has no meaning \
-                           beside it; remove one of the two";
+            let message = "`burst` has no effect with `requests_per_unit: 0`, which rejects every \
+                           call; remove one of the two";
             return Err(BoundsError::conflict(keywords::BURST, message));
         }
         // A bucket without capacity never refills; the interval only has to be valid.
@@ -211,8 +213,8 @@ pub(crate) fn compile_bucket(
         Some(burst) if burst > burst_max => Err(BoundsError::burst_too_large(burst, burst_max)),
         None if hits > burst_max => {
             let message = format!(
-                "as a burst this rate is beyond the arithmetic; write `burst: {burst_max}`, the \
-                 largest, or less beside it"
+                "a burst of this rate cannot be counted exactly; add `burst` with at most \
+                 {burst_max}"
             );
             Err(BoundsError::out_of_range(keywords::REQUESTS_PER_UNIT, message))
         }

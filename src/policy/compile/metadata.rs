@@ -27,13 +27,13 @@ pub(crate) fn read(
                 return Ok(map);
             }
             let message = format!(
-                "`metadata` has {bytes} bytes as JSON, and may have {METADATA_BYTES_MAX}: every \
-                 response for which the descriptor passes carries it; shorten it"
+                "`metadata` must have at most {METADATA_BYTES_MAX} bytes as JSON, not {bytes}, \
+                 because every response for which the descriptor passes contains it; shorten it"
             );
             Err(reader.report(Target::Value, DiagnosticKind::TooLarge, message))
         }
         _ => {
-            let message = "`metadata` is a map of keys; put the value below a key".to_owned();
+            let message = "`metadata` must be a map; put the value below a key".to_owned();
             Err(reader.report(Target::Value, DiagnosticKind::WrongType, message))
         }
     }
@@ -70,7 +70,7 @@ fn scalar_to_json(
         Scalar::Float(number) => match Number::from_f64(number) {
             Some(number) => Json::Number(number),
             None => {
-                let message = "metadata holds finite numbers only; put this one in quotes";
+                let message = "a number in `metadata` must be finite; put this one in quotes";
                 return Err(reader.report(Target::Value, DiagnosticKind::BadValue, message));
             }
         },

@@ -134,8 +134,9 @@ fn too_many_checks_error(
     let worst = check_count::excessive_check_count(&domain.spec, &options.bounds)?;
     let checks_max = options.bounds.checks_max;
     let message = format!(
-        "a call that meets a rule for each sequence of keys of this domain needs {worst} checks, \
-         and may have {checks_max}; remove some limits, or part them over several domains"
+        "a call that matches one rule for each sequence of keys of this domain would need {worst} \
+         checks, and a call can have at most {checks_max}; remove some limits, or divide them \
+         among several domains"
     );
     let (file, _) = domain.origins.first()?;
     let path = Path::default().key(keywords::DESCRIPTORS.name);
@@ -145,7 +146,7 @@ fn too_many_checks_error(
 /// Reports an empty policy, and files that together exceed `total_bytes_max`.
 fn check_total_size(sources: &[&Source], options: &Options, errors: &mut Vec<Diagnostic>) {
     if sources.is_empty() {
-        let message = "there is no policy file; put at least one file with `domain: NAME` there";
+        let message = "no policy file found; add at least one file with `domain: NAME`";
         errors.push(Diagnostic::new("policy", Span::at(1, 1), DiagnosticKind::Empty, message));
     }
     let mut sum = 0_usize;
@@ -154,7 +155,8 @@ fn check_total_size(sources: &[&Source], options: &Options, errors: &mut Vec<Dia
         sum = sum.saturating_add(source.text.len());
         if before <= options.total_bytes_max && sum > options.total_bytes_max {
             let message = format!(
-                "with this file all policy files together have more than {} bytes; remove some",
+                "all policy files together, including this one, have more than {} bytes; remove \
+                 some",
                 options.total_bytes_max
             );
             errors.push(Diagnostic::new(
@@ -261,8 +263,10 @@ fn read_domain<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
                 let message = format!("`domain` is empty; write {name}");
                 reader.report_key(&keywords::DOMAIN, DiagnosticKind::Missing, message);
             } else {
-                let message =
-                    format!("a policy needs a `domain`; add `domain: NAME` above: NAME is {name}");
+                let message = format!(
+                    "a policy must have a `domain`; add `domain: NAME` above, where NAME is \
+                             {name}"
+                );
                 reader.report(Target::Value, DiagnosticKind::Missing, message);
             }
             None
@@ -286,7 +290,7 @@ fn group_by_domain(files: &mut [PolicyFile<'_>], options: &Options) -> Vec<Vec<u
         match known.get(&domain) {
             Some(group) => {
                 if !options.merge_domains {
-                    let message = "another file has this domain already; join the two files, or \
+                    let message = "another file already has this domain; merge the two files, or \
                                    set MERGE_DOMAIN_CONFIG=true";
                     report_conflict(files, at, groups[*group][0], &keywords::DOMAIN, message);
                 }
@@ -330,7 +334,7 @@ fn read_setting<'d, T: PartialEq>(
             None => first_value = Some((*at, value)),
             Some((first, expected)) if *expected != value => {
                 let message = format!(
-                    "`{}` is not the same in all files of this domain; let them agree",
+                    "`{}` must be the same in all files of this domain; make them equal",
                     key.name
                 );
                 report_conflict(files, *at, *first, key, &message);

@@ -73,14 +73,21 @@ fn read_entries(reader: &mut Reader<'_>, root: Node<'_>) -> Vec<Arc<DefaultsEntr
         Value::Scalar(..) | Value::List(_) => Vec::new(),
     };
     let [(DOMAINS_KEY, Value::List(list))] = list[..] else {
-        reader.report(target, kind, "a defaults file has one key, the list `domains`");
+        reader.report(
+            target,
+            kind,
+            "a defaults file must have exactly one key, the list `domains`",
+        );
         return Vec::new();
     };
     let mut entries = Vec::new();
     reader.descend(PathStep::Key(DOMAINS_KEY.into()), |reader| {
         for (at, node) in list.nodes().enumerate() {
             if at == DEFAULTS_ENTRIES_MAX {
-                let message = format!("more than {DEFAULTS_ENTRIES_MAX} entries; use patterns");
+                let message = format!(
+                    "a defaults file can have at most {DEFAULTS_ENTRIES_MAX} \
+                                       entries; use patterns"
+                );
                 reader.report(target, DiagnosticKind::TooLarge, message);
                 break;
             }
@@ -102,7 +109,7 @@ const RULE_KEY: &str = "rule";
 fn read_entry(reader: &mut Reader<'_>, node: Node<'_>) -> Option<DefaultsEntry> {
     let mut keys = metadata::read(reader, node).ok()?;
     let Some(Json::String(domain)) = keys.remove(keywords::DOMAIN.name) else {
-        let message = "an entry needs `domain: NAME`, in which `*` matches any characters";
+        let message = "an entry must have `domain: NAME`, in which `*` matches any characters";
         reader.report(Target::Value, DiagnosticKind::Missing, message);
         return None;
     };
@@ -120,7 +127,7 @@ fn read_entry(reader: &mut Reader<'_>, node: Node<'_>) -> Option<DefaultsEntry> 
         if !names.contains(&key.as_str()) {
             let place = if rule.is_some() { " in an entry with `rule`" } else { "" };
             let message =
-                format!("unknown key {}{place}; there are: {}", quoted(key), names.join(", "));
+                format!("unknown key {}{place}; use one of: {}", quoted(key), names.join(", "));
             reader.descend(PathStep::Key(key.clone().into()), |reader| {
                 reader.report(Target::Key, DiagnosticKind::UnknownKey, message)
             });

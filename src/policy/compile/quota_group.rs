@@ -25,7 +25,8 @@ const AI_GATEWAY_QUOTA_GROUP: [&str; 2] = ["backend_name", "model_name_override"
 pub(crate) fn read<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Option<Vec<String>> {
     let names = reader.read_names(fields, &keywords::QUOTA_GROUP).ok().flatten()?;
     if names.len() > GROUP_KEYS_MAX {
-        let message = format!("`quota_group` names at most {GROUP_KEYS_MAX} entries; remove some");
+        let message =
+            format!("`quota_group` can name at most {GROUP_KEYS_MAX} entries; remove some");
         reader.report_key(&keywords::QUOTA_GROUP, DiagnosticKind::TooLarge, message);
         return None;
     }

@@ -59,8 +59,8 @@ pub(crate) fn read<'d>(
     let unlimited = reader.read_boolean(fields, &keywords::UNLIMITED);
     let limit = match unlimited {
         Ok(true) if context.in_list => {
-            let message = "an entry of `rate_limits` counts; `unlimited` stands in `rate_limit`, \
-                           alone";
+            let message = "`unlimited` cannot be used in `rate_limits`; write `rate_limit: \
+                           {unlimited: true}` instead of the list";
             Err(reader.report_key(&keywords::UNLIMITED, DiagnosticKind::Conflict, message))
         }
         Ok(true) => check_unlimited_conflicts(reader, fields).map(|()| None),
@@ -122,12 +122,12 @@ fn check_unlimited_conflicts<'d>(
     if unit.is_some_and(|unit| Unit::from_word(&unit, true).is_some()) {
         let message = match fields.is_set(&keywords::REQUESTS_PER_UNIT) {
             true => {
-                "`unit` and `requests_per_unit` have no meaning beside `unlimited`; remove \
-                 `unlimited` to have this limit, or these two to have none"
+                "`unit` and `requests_per_unit` have no effect with `unlimited`; remove `unlimited` \
+                 to have this limit, or remove these two to have no limit"
             }
             false => {
-                "`unit` has no meaning beside `unlimited`; remove `unlimited` to have a limit, or \
-                 `unit` to have none"
+                "`unit` has no effect with `unlimited`; remove `unlimited` to have a limit, or \
+                 remove `unit` to have no limit"
             }
         };
         reported = Err(reader.descend((&keywords::UNIT).into(), |reader| {
@@ -136,7 +136,7 @@ fn check_unlimited_conflicts<'d>(
     }
     for key in COUNTING_KEYS.iter().filter(|key| fields.is_set(key)) {
         let message =
-            format!("`{}` has no meaning beside `unlimited`; remove it, or `unlimited`", key.name);
+            format!("`{}` has no effect with `unlimited`; remove one of the two", key.name);
         reported = Err(reader.report_key(key, DiagnosticKind::Conflict, message));
     }
     reported
@@ -216,7 +216,7 @@ fn read_raw_limit<'d>(
     };
     let requests = reader.read_number(fields, &keywords::REQUESTS_PER_UNIT);
     if requests == Ok(None) {
-        let message = "without `requests_per_unit` this limit refuses everything; write \
+        let message = "without `requests_per_unit`, this limit rejects every call; write \
                        `requests_per_unit: 0` if that is meant";
         reader.report(Target::Key, DiagnosticKind::DeniesAll, message);
     }
@@ -320,18 +320,18 @@ fn read_prepay<'d>(
     let message = match raw.algorithm {
         AlgorithmName::SlidingLog | AlgorithmName::LeakyBucket | AlgorithmName::Concurrency => {
             format!(
-                "hits of `{}` cannot be taken in advance; remove `prepay`, or use fixed_window, \
+                "`prepay` cannot be used with `algorithm: {}`; remove it, or use fixed_window, \
                  sliding_window, or token_bucket",
                 raw.algorithm.as_str()
             )
         }
         AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow | AlgorithmName::TokenBucket => {
             if fields.is_set(&keywords::TIERS) {
-                "`prepay: auto` does not go with `tiers`; remove one of the two".to_owned()
+                "`prepay: auto` cannot be used with `tiers`; remove one of the two".to_owned()
             } else if raw.charge.keeps_debt() {
                 format!(
-                    "`prepay: auto` does not go with `charge: {}`; remove `prepay`, or write \
-                     `charge: admitted` beside it",
+                    "`prepay: auto` cannot be used with `charge: {}`; remove `prepay`, or write \
+                     `charge: admitted`",
                     raw.charge.as_str()
                 )
             } else {
@@ -362,8 +362,8 @@ fn read_block<'d>(
         "`block` cannot be used with `prepay: auto`, because Redis does not see the calls that \
          prepaid hits answer; remove one of the two"
     } else if raw.rate.requests_per_unit == 0 {
-        "`requests_per_unit: 0` refuses everything, so `block` has no meaning beside it; remove one \
-         of the two"
+        "`block` has no effect with `requests_per_unit: 0`, which rejects every call; remove one of \
+         the two"
     } else {
         return Ok(NonZeroU32::new(to_u32(seconds)));
     };
@@ -373,7 +373,8 @@ fn read_block<'d>(
 /// Reports a key that has no meaning for concurrency limits.
 fn report_unused_by_concurrency(reader: &mut Reader<'_>, key: &Key) -> ErrorReported {
     let message = format!(
-        "`{}` has no meaning for concurrency, whose slots are in use or not; remove it",
+        "`{}` cannot be used with `algorithm: concurrency`, whose slots are either in use or free; \
+         remove it",
         key.name
     );
     reader.report_key(key, DiagnosticKind::Conflict, message)
@@ -394,7 +395,7 @@ fn read_calendar<'d>(
         let mut reported = Ok(None);
         for key in [keywords::TIME_ZONE, keywords::ANCHOR].iter().filter(|key| fields.is_set(key)) {
             let message = format!(
-                "`{}` is for calendar windows; write `align: calendar` or remove it",
+                "`{}` only applies to calendar windows; write `align: calendar`, or remove it",
                 key.name
             );
             reported = Err(reader.report_key(key, DiagnosticKind::Conflict, message));
@@ -404,19 +405,22 @@ fn read_calendar<'d>(
     let mut conflict =
         |message: &str| Err(reader.report_key(&keywords::ALIGN, DiagnosticKind::Conflict, message));
     if algorithm? != AlgorithmName::FixedWindow {
-        return conflict("only a fixed_window can be aligned to the calendar; remove `align`");
+        return conflict("`align` can only be used with `algorithm: fixed_window`; remove it");
     }
     let unit = match unit? {
         Some(unit @ (Unit::Day | Unit::Week | Unit::Month | Unit::Year)) => unit,
         _ => {
             return conflict(
-                "calendar windows are days, weeks, months and years; shorter ones are the same \
-                 without `align`",
+                "`align: calendar` needs a unit of day, week, month, or year; remove it, since \
+                 shorter windows are the same without it",
             );
         }
     };
     if multiplier?.unwrap_or(1) != 1 {
-        return conflict("calendar windows are one unit long; remove `unit_multiplier`");
+        return conflict(
+            "`unit_multiplier` cannot be used with `align: calendar`, whose windows are \
+                         one unit long; remove it",
+        );
     }
     let anchor = match anchor? {
         None => Some(Anchor::FIRST_DAY),
@@ -435,7 +439,7 @@ fn read_calendar<'d>(
         Some(calendar) => Ok(Some(calendar)),
         None => {
             let message =
-                format!("there is no time zone {}; name one as Europe/Berlin is", quoted(&zone));
+                format!("unknown time zone {}; write a name such as Europe/Berlin", quoted(&zone));
             Err(reader.report_key(&keywords::TIME_ZONE, DiagnosticKind::BadValue, message))
         }
     }
@@ -450,8 +454,8 @@ fn read_per<'d>(
 ) -> ReadResult<Box<[usize]>> {
     let Some(names) = reader.read_names(fields, &keywords::PER)? else { return Ok(None) };
     if !context.in_list {
-        let message = "`per` belongs to an entry of `rate_limits`; a single `rate_limit` counts by \
-                       its whole path";
+        let message = "`per` can only be used in an entry of `rate_limits`; a `rate_limit` always \
+                       counts by its whole path";
         return Err(reader.report_key(&keywords::PER, DiagnosticKind::Conflict, message));
     }
     let (mut positions, mut reported) = (Vec::new(), None);

@@ -34,8 +34,8 @@ pub(crate) fn read<'d>(
         let percent = reader.read_percent(fields, &keywords::NEAR_AT)?;
         let (near, over) = (near?, over?);
         if near.is_empty() && over.is_empty() {
-            let message = "`mark` needs a header in `near` or in `over`, such as \
-                           `over: {x-quota: over}`";
+            let message = "`mark` must have a header in `near` or in `over`, such as `over: \
+                           {x-quota: over}`";
             return Err(reader.report(Target::Value, DiagnosticKind::Missing, message));
         }
         let near_at = percent.map_or(near_at, |percent| percent * 10_000);
@@ -63,7 +63,7 @@ fn read_headers<'d>(
     if headers.len() > HEADERS_MAX {
         let (name, count) = (key.name, headers.len());
         let message =
-            format!("`{name}` has {count} headers, and may have {HEADERS_MAX}; remove some");
+            format!("`{name}` must have at most {HEADERS_MAX} headers, not {count}; remove some");
         return Err(reader.report_key(key, DiagnosticKind::TooLarge, message));
     }
     Ok(headers.into())

@@ -74,13 +74,15 @@ fn check_placement<'d, 'l>(
         |key: &Key, message: &str| Err(reader.report_key(key, DiagnosticKind::Conflict, message));
     let (key, value) = context.key_and_value();
     if !value.is_empty() {
-        let message = "`tiers` stands on a descriptor without `value`: the value is the class";
+        let message = "`tiers` cannot be used on a descriptor with `value`, because the value \
+                       selects the class; remove `value`";
         return conflict(&keywords::TIERS, message);
     }
     let bucket = match &whole.algorithm {
         Algorithm::Bucket(bucket) if raw.algorithm == AlgorithmName::TokenBucket => bucket,
         _ => {
-            let message = "`tiers` divides a bucket; write `algorithm: token_bucket` beside it";
+            let message = "`tiers` can only be used with `algorithm: token_bucket`; write that, or \
+                           remove `tiers`";
             return conflict(&keywords::TIERS, message);
         }
     };
@@ -93,7 +95,8 @@ fn check_placement<'d, 'l>(
         .is_some_and(|per| per.iter().any(|name| name == key))
     {
         let message = format!(
-            "`per` may not name {}: its value is the class, and classes share or divide a counter",
+            "`per` must not name {}, whose value selects the class: classes share or divide a \
+             counter; remove it from `per`",
             quoted(key)
         );
         return Err(reader.report_key(&keywords::PER, DiagnosticKind::Conflict, message));
@@ -108,7 +111,7 @@ fn read_method<'d>(
     match reader.read_word(fields, &keywords::METHOD)? {
         Some(method) => Ok(method),
         None => {
-            let message = "`tiers` needs `method`, one of: shared, separate, hybrid";
+            let message = "`tiers` must have `method`, one of: shared, separate, hybrid";
             Err(reader.report(Target::Key, DiagnosticKind::Missing, message))
         }
     }
@@ -124,7 +127,7 @@ fn read_classes<'d>(
         let burst = reader.read_number(fields, &keywords::CLASS_BURST);
         let requests = reader.read_number(fields, &keywords::CLASS_REQUESTS);
         if name == NO_CLASS {
-            let message = "a class cannot be called `none`, which is the word for no class";
+            let message = "a class cannot have the name `none`, which means no class; rename it";
             return Err(reader.report(Target::Key, DiagnosticKind::Conflict, message));
         }
         let (floor, share, burst, requests) = (floor?, share?, burst?, requests?);
@@ -132,11 +135,11 @@ fn read_classes<'d>(
     })?;
     let classes = classes.unwrap_or_default();
     if classes.is_empty() {
-        let message = "`tiers` needs `classes`: at least one name with its floor or share";
+        let message = "`tiers` must have `classes`, with at least one name and its floor or share";
         return Err(reader.report(Target::Key, DiagnosticKind::Missing, message));
     }
     if classes.len() > CLASSES_MAX {
-        let message = format!("a limit has at most {CLASSES_MAX} classes; join some");
+        let message = format!("a limit can have at most {CLASSES_MAX} classes; merge some");
         return Err(reader.report_key(&keywords::CLASSES, DiagnosticKind::TooLarge, message));
     }
     Ok(classes)
@@ -160,7 +163,7 @@ fn check_classes(
             let is_debt = whole.raw_limit.has_own_charge && charge.keeps_debt();
             (is_debt && method == TierMethod::Hybrid).then(|| {
                 let message = format!(
-                    "`charge: {}` does not go with `method: hybrid`, which keeps no debt; remove \
+                    "`charge: {}` cannot be used with `method: hybrid`, which keeps no debt; remove \
                      one of the two",
                     charge.as_str()
                 );
@@ -184,29 +187,30 @@ fn check_class_keys(method: TierMethod, class: &RawClass) -> Option<Violation> {
     let has_complete_size = class.burst.is_some() && class.requests.is_some();
     let (kind, message) = match method {
         TierMethod::Shared if class.floor.is_none() => {
-            (DiagnosticKind::Missing, format!("class {name} needs `floor`, such as `24%`"))
+            (DiagnosticKind::Missing, format!("class {name} must have `floor`, such as `24%`"))
         }
         TierMethod::Shared if class.share.is_some() || has_size => {
-            let says = "in a shared bucket a class has a `floor` and nothing else";
+            let says = "with `method: shared`, a class can only have `floor`";
             (DiagnosticKind::Conflict, format!("class {name}: {says}; remove the rest"))
         }
         TierMethod::Separate if class.floor.is_some() => {
-            let says = "a bucket of its own has no `floor`; remove it";
+            let says = "with `method: separate`, a class cannot have `floor`; remove it";
             (DiagnosticKind::Conflict, format!("class {name}: {says}"))
         }
         TierMethod::Separate if class.share.is_some() == has_size => {
-            let says = "needs either `share`, or `burst` and `requests_per_unit`";
+            let says = "must have either `share`, or `burst` and `requests_per_unit`";
             (DiagnosticKind::Missing, format!("class {name} {says}"))
         }
         TierMethod::Separate if has_size && !has_complete_size => {
-            let says = "needs `burst` and `requests_per_unit` together";
+            let says = "must have both `burst` and `requests_per_unit`";
             (DiagnosticKind::Missing, format!("class {name} {says}"))
         }
         TierMethod::Hybrid if class.share.is_none() => {
-            (DiagnosticKind::Missing, format!("class {name} needs `share`, such as `25%`"))
+            (DiagnosticKind::Missing, format!("class {name} must have `share`, such as `25%`"))
         }
         TierMethod::Hybrid if has_size => {
-            let says = "a hybrid's class has a `share` and a `floor`; remove the rest";
+            let says = "with `method: hybrid`, a class can only have `share` and `floor`; remove \
+                        the rest";
             (DiagnosticKind::Conflict, format!("class {name}: {says}"))
         }
         TierMethod::Shared | TierMethod::Separate | TierMethod::Hybrid => return None,
@@ -220,7 +224,7 @@ fn check_floors(method: TierMethod, classes: &[RawClass]) -> Option<Violation> {
     let floor = |class: &RawClass| class.floor.unwrap_or(0);
     if let Some(class) = classes.iter().find(|class| u64::from(floor(class)) >= HUNDRED_PERCENT) {
         let message = format!(
-            "class {}: a floor of {}% is never passed; the largest is 99%",
+            "class {}: `floor` must be at most 99%, not {}%",
             quoted(&class.name),
             floor(class)
         );
@@ -232,8 +236,8 @@ fn check_floors(method: TierMethod, classes: &[RawClass]) -> Option<Violation> {
         below < above || (strictly && below == above)
     })?;
     let message = format!(
-        "floors rise from class to class, the highest priority first: {} has {}%, and {} after it \
-         {}%",
+        "floors must rise from one class to the next, highest priority first: {} has {}%, and \
+         {} after it has {}%",
         quoted(&out_of_order[0].name),
         floor(&out_of_order[0]),
         quoted(&out_of_order[1].name),
@@ -247,7 +251,7 @@ fn check_floors(method: TierMethod, classes: &[RawClass]) -> Option<Violation> {
 fn check_totals(classes: &[RawClass], whole: &DividedBucket<'_>) -> Option<Violation> {
     let shares: u64 = classes.iter().filter_map(|class| class.share).map(u64::from).sum();
     if shares > HUNDRED_PERCENT {
-        let message = format!("the shares add up to {shares}%; the most is 100%");
+        let message = format!("the shares must add up to at most 100%, not {shares}%");
         return Some((DiagnosticKind::OutOfRange, message));
     }
     // In hundredths of a hit, so that shares and absolute sizes add up exactly.
@@ -267,7 +271,7 @@ fn check_totals(classes: &[RawClass], whole: &DividedBucket<'_>) -> Option<Viola
         if sum > u128::from(all) * u128::from(HUNDRED_PERCENT) {
             let sum = sum.div_ceil(u128::from(HUNDRED_PERCENT));
             let message = format!(
-                "the classes' `{name}` add up to {sum}; the whole has {all}, which is the most"
+                "the classes' `{name}` must add up to at most {all}, that of the limit, not {sum}"
             );
             return Some((DiagnosticKind::OutOfRange, message));
         }
@@ -280,7 +284,7 @@ fn check_totals(classes: &[RawClass], whole: &DividedBucket<'_>) -> Option<Viola
     let class = classes.iter().find(empty)?;
     let least = HUNDRED_PERCENT.div_ceil(burst);
     let message = format!(
-        "class {} gets not one whole hit of {burst}; the smallest share is {least}%",
+        "class {} would get less than one hit of {burst}; its share must be at least {least}%",
         quoted(&class.name)
     );
     Some((DiagnosticKind::OutOfRange, message))
@@ -313,7 +317,7 @@ fn read_default_class<'d>(
         None => {
             let names: Vec<&str> = classes.iter().map(|class| class.name.as_str()).collect();
             let message = format!(
-                "`default` is a class or `none`, not {}; the classes are: {}",
+                "`default` must be a class or `none`, not {}; the classes are: {}",
                 quoted(&name),
                 names.join(", ")
             );

@@ -201,8 +201,8 @@ impl<'a> Linter<'a> {
         for (key, at) in std::mem::take(&mut self.absent) {
             if !self.has_limit_for_all {
                 let message = format!(
-                    "a request without {} meets no limit at all, because Envoy then omits the \
-                     descriptor; add a limit on remote_address alongside it",
+                    "a request without {} has no limit at all, because Envoy then omits the \
+                     descriptor; add a limit on remote_address as well",
                     quoted(key)
                 );
                 let kind = DiagnosticKind::NoLimitWhenAbsent;
@@ -246,7 +246,10 @@ fn unknown_hash_tags(
     let warning = |(at, key): (usize, &str)| {
         let way_out = if let Some(node) = find_node(&domain.nodes, &|node| *node.key == *key) {
             let key = quoted(&node.key);
-            format!("{key} is the class of `tiers`, or not in the `per` of any limit: name another")
+            format!(
+                "{key} selects the class of `tiers`, or is not in the `per` of any limit: name \
+                     another"
+            )
         } else if let Some(node) = find_node(&domain.nodes, &|node| node.value.text() == key) {
             format!("this is a value: write its key, {}", quoted(&node.key))
         } else if let Some(known) = nearest_word(key, counted.iter().copied()) {

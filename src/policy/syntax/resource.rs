@@ -177,7 +177,7 @@ impl ResourceWriter {
             Err(TooDeep) => {
                 self.tree.rewind(start);
                 self.path.truncate(path_length);
-                let message = format!("nested more than {DEPTH_MAX} levels deep");
+                let message = format!("nested deeper than {DEPTH_MAX} levels; flatten it");
                 self.report(DiagnosticKind::TooLarge, message);
                 self.advance_position();
                 false
@@ -325,8 +325,8 @@ impl ResourceWriter {
             let first = self.domain_metadata.entry(key.name).or_insert_with(|| value.clone());
             if first != value {
                 let message = format!(
-                    "`{}` is not the same in the `metadata` of all descriptors of this domain; \
-                     let them agree",
+                    "`{}` must be the same in the `metadata` of all descriptors of this domain; \
+                     make them equal",
                     key.name
                 );
                 self.report(DiagnosticKind::Conflict, message);

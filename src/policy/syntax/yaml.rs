@@ -88,8 +88,8 @@ pub(crate) fn parse(text: &str, bytes_max: usize) -> Result<Tree, Vec<YamlError>
         }
         if let (Some(start), false) = (start.take(), builder.writer.tree.records.is_empty()) {
             let span = Span { width: 3, ..start };
-            let message = "a second YAML document begins here, and a policy file has only one; \
-                           move it into a file of its own";
+            let message = "a second YAML document begins here, and a policy file must have exactly \
+                           one; move it to its own file";
             builder.report(DiagnosticKind::SecondDocument, message, Path::default(), span);
             break;
         }
@@ -173,7 +173,7 @@ impl Builder {
         let span = span_of(span, false);
         let own_tag = if kind == NodeKind::List { "!!seq" } else { "!!map" };
         if let Some(tag) = tag.map(tag_text).filter(|tag| tag != own_tag) {
-            self.report_tag(&tag, "means nothing in a policy", span);
+            self.report_tag(&tag, "has no meaning in a policy", span);
         }
         self.writer.begin(kind, span).map_err(|TooDeep| depth_error(span))?;
         self.parsed_nodes += 1;
@@ -227,7 +227,7 @@ impl Builder {
             let key = self.node(second).text();
             let help = match key {
                 "<<" => "merge several maps as one list: `<<: [*a, *b]`",
-                _ => "keep one of the two",
+                _ => "remove one of the two",
             };
             let key = quoted(key);
             let message = format!("duplicate key {key}, the first is on line {first_line}; {help}");
@@ -294,7 +294,7 @@ impl Builder {
             ("!!int" | "!!bool" | "!!null" | "!!float", _) => {
                 self.report_tag(&tag, "does not fit its value", span);
             }
-            _ => self.report_tag(&tag, "means nothing in a policy", span),
+            _ => self.report_tag(&tag, "has no meaning in a policy", span),
         }
         written
     }

@@ -159,7 +159,7 @@ fn a_policy_file_that_changes_at_every_poll_is_named() {
         let file = OpenOptions::new().write(true).open(&path).expect("a file");
         let text = format!("{}# {round:06}\n", with_limit("8"));
         file.write_at(text.as_bytes(), 0).expect("writable");
-        serving.logged("a policy file changes at every poll")
+        serving.logged("a policy file changes each time that it is read")
     });
     assert_eq!(warning["polls"], 10);
     assert!(warning["file"].as_str().is_some_and(|file| file.ends_with("policy.yaml")));
@@ -330,7 +330,7 @@ fn a_reload_says_what_has_changed() {
 
 #[test]
 fn a_reload_that_drops_or_renames_a_domain_with_traffic_warns() {
-    const DROPPED: &str = "the new policy drops a domain that has traffic: its calls meet no limit";
+    const DROPPED: &str = "the new policy drops a domain that has traffic: its calls have no limit";
     let (_, mail) = THREE_RULES.split_once("---\n").expect("a second domain");
     let other = "---\ndomain: files\ndescriptors:\n  - key: a\n    rate_limit: {unit: day}\n";
     for (policy, advice) in [

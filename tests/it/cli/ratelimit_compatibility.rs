@@ -79,7 +79,7 @@ fn a_setting_that_would_change_decisions_ends_with_64_and_advice() {
     let cases = [
         ("BACKEND_TYPE", "memcache", "unset BACKEND_TYPE and set REDIS_URL=HOST:PORT"),
         ("CONFIG_TYPE", "GRPC_XDS_DELTA", "grpc_xds_sotw"),
-        ("CONFIG_TYPE", "GRPC_XDS_SOTW", "the control plane has the policy"),
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW", "the policy comes from the control plane"),
         ("CACHE_KEY_PREFIX", "a{b}", "must not contain braces"),
         ("CACHE_KEY_PREFIX", "a b", "blanks"),
         ("CACHE_KEY_PREFIX", "a\u{7}b", "control characters"),

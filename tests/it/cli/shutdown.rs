@@ -49,7 +49,11 @@ fn a_second_signal_ends_the_process_at_once() {
         serving.logged_in_time("stopping");
         serving.signal(second);
         assert_eq!(serving.exit_code(), Some(0), "{second}");
-        assert!(serving.logged("second signal, exiting at once").is_some(), "{}", serving.log());
+        assert!(
+            serving.logged("second signal, exiting immediately").is_some(),
+            "{}",
+            serving.log()
+        );
     }
 }
 

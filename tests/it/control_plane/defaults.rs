@@ -93,9 +93,9 @@ fn a_domain_has_the_defaults_of_the_first_entry_that_matches_and_metadata_wins()
 fn an_invalid_file_of_defaults_ends_the_start_with_code_65_and_every_place() {
     for (text, expected) in [
         ("domains: [{domain: a, burst: 0}]", "domains[0].burst: `burst` must be at least 1"),
-        ("domains: [{domain: a, cost: 3}]", "domains[0].cost: unknown key \"cost\"; there are"),
+        ("domains: [{domain: a, cost: 3}]", "domains[0].cost: unknown key \"cost\"; use one of: "),
         ("domains: [{burst: 3}]", "domains[0]: an entry needs `domain: NAME`"),
-        ("domain: [a]", "a defaults file has one key, the list `domains`"),
+        ("domain: [a]", "a defaults file must have exactly one key, the list `domains`"),
         (
             "domains: [{domain: a, hash_tag: client}]",
             "domains[0].hash_tag: `hash_tag` must be a list",
@@ -111,13 +111,13 @@ fn an_invalid_file_of_defaults_ends_the_start_with_code_65_and_every_place() {
         ),
         (
             "domains: [{domain: a, align: calendar, time_zone: Europe/Atlantis, burst: 2}]",
-            "domains[0].time_zone: there is no time zone \"Europe/Atlantis\"",
+            "domains[0].time_zone: unknown time zone \"Europe/Atlantis\"",
         ),
         ("domains: [{domain: a, align: moon}]", "domains[0].align: "),
         ("domains: [{domain: a, rule: 5}]", "domains[0]: `rule` must be the path of a rule"),
         (
             "domains: [{domain: a, rule: a.b, hash_tag: [c]}]",
-            "domains[0].hash_tag: unknown key \"hash_tag\" in an entry with `rule`; there are: \
+            "domains[0].hash_tag: unknown key \"hash_tag\" in an entry with `rule`; use one of: \
              algorithm, burst, align, time_zone, anchor",
         ),
     ] {

@@ -79,7 +79,7 @@ const KINDS: [Kind; 31] = [
     (
         "several policies in one file",
         "domain: a\n---\ndomain: b\n",
-        Err(&["a second YAML document begins here", "a file of its own"]),
+        Err(&["a second YAML document begins here", "its own file"]),
     ),
     (
         "a list of policies",

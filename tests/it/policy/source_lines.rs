@@ -78,7 +78,7 @@ error: duplicate key "domain", the first is on line 1
  --> p.yaml:2:1
   |
 2 | domain: other
-  | ^^^^^^ keep one of the two
+  | ^^^^^^ remove one of the two
   = at domain
 "#;
     assert_eq!(report("domain: edge\ndomain: other\n"), &expected[1..]);

@@ -107,8 +107,8 @@ fn a_document_without_content_does_not_count() {
     ] {
         assert_eq!(good(&text).domains[0].nodes.len(), 1, "{text}");
     }
-    let second = "a second YAML document begins here, and a policy file has only one; move it into a \
-                  file of its own";
+    let second = "a second YAML document begins here, and a policy file must have exactly one; move \
+                  it to its own file";
     for (text, place) in [
         (format!("{policy}---\ndomain: b\n"), "3:1"),
         (format!("{policy}---\n---\ndomain: b\n"), "4:1"),
@@ -403,8 +403,8 @@ fn keys_that_every_request_has_get_no_note_about_their_absence() {
     for key in ["api_token", "x-user-id", "header_match", "paths", ":status", "user-agent", "xpath"]
     {
         let message = format!(
-            "a request without {key:?} meets no limit at all, because Envoy then omits the \
-             descriptor; add a limit on remote_address alongside it"
+            "a request without {key:?} has no limit at all, because Envoy then omits the \
+             descriptor; add a limit on remote_address as well"
         );
         assert_eq!(note(key), [message]);
     }
@@ -448,11 +448,11 @@ descriptors:
         ("tenants", "did you mean `tenant`?"),
         (
             "region",
-            "\"region\" is the class of `tiers`, or not in the `per` of any limit: name another",
+            "\"region\" selects the class of `tiers`, or is not in the `per` of any limit: name another",
         ),
         (
             "plan",
-            "\"plan\" is the class of `tiers`, or not in the `per` of any limit: name another",
+            "\"plan\" selects the class of `tiers`, or is not in the `per` of any limit: name another",
         ),
         ("nothing-like-it", "name an entry of every limit that should share a slot"),
     ] {

@@ -65,10 +65,10 @@ fn reword_error(info: &str) -> String {
             "the key above has no `:` after it; write `key: value`".to_owned()
         }
         "did not find expected <document start>" => {
-            "this belongs to nothing above; check the indentation".to_owned()
+            "this line does not belong to any key above; correct its indentation".to_owned()
         }
         "mapping values are not allowed in this context" => {
-            "a second `: ` in a value; put text that contains `: ` in quotes".to_owned()
+            "a value contains `: `; put it in quotes".to_owned()
         }
         "while parsing a block collection, did not find expected '-' indicator" => {
             "this line is neither in the list entry above nor a new one; indent it like the \
@@ -94,8 +94,10 @@ pub(super) fn empty_error() -> YamlError {
 }
 
 pub(super) fn depth_error(span: Span) -> YamlError {
-    let message =
-        format!("nested deeper than {DEPTH_MAX} levels; no request has that many entries");
+    let message = format!(
+        "nested deeper than {DEPTH_MAX} levels, which is more than a request can have \
+                 entries; flatten it"
+    );
     YamlError::new(DiagnosticKind::TooLarge, message, span)
 }
 
@@ -109,8 +111,8 @@ pub(super) fn bracket_error(span: Span) -> YamlError {
 
 pub(super) fn alias_error(span: Span) -> YamlError {
     let message = format!(
-        "aliases contain themselves or add more than {ALIASED_NODES_MAX} nodes to the file; write \
-         out what is meant"
+        "aliases contain themselves, or add more than {ALIASED_NODES_MAX} nodes to the file; write \
+         the values out instead"
     );
     YamlError::new(DiagnosticKind::TooLarge, message, span)
 }

@@ -74,7 +74,7 @@ fn aliases_of_aliases_and_self_reference_are_refused() {
 
 #[test]
 fn second_document_is_reported_at_its_position_and_not_parsed() {
-    let message = "a second YAML document begins here, and a policy file has only one";
+    let message = "a second YAML document begins here, and a policy file must have exactly one";
     assert_eq!(problems("---\na: 1\n---\nb: [2\n"), [problem(message, "", 3, 1)]);
     assert_eq!(problems("---\na: 1\n...\n"), []);
     assert_eq!(parse_and_format("---\na: 1\n---\nb: 2\n"), "{a: 1}");
@@ -141,7 +141,7 @@ fn own_entries_and_earlier_merged_maps_take_precedence() {
 #[test]
 fn only_standard_tags_that_fit_their_value_are_accepted() {
     assert_eq!(problems("!!map {a: !!seq [!!str x, !!null ~, !!bool yes, !!int 0x1F]}"), []);
-    let unknown = |tag: &str| format!("the tag `{tag}` means nothing in a policy");
+    let unknown = |tag: &str| format!("the tag `{tag}` has no meaning in a policy");
     let wrong = |tag: &str| format!("the tag `{tag}` does not fit its value");
     let text = "a: !x [!!map 1, !!int x]\nb: !!set {!y c: !!float x}\nd: ! e\n";
     let expected = [

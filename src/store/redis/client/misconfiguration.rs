@@ -197,7 +197,9 @@ fn advice_on_login(text: &str, auth: &Auth, is_sentinel: bool) -> Option<String>
     };
     // Nothing else tells a user who is not there from a password with a colon.
     let colon = match auth.user.is_some() {
-        true => "; text before the first colon is the user: write :PASSWORD if there is none",
+        true => {
+            "; the text before the first colon is the user: write :PASSWORD if there is no user"
+        }
         false => "",
     };
     let code = match &auth.password {
@@ -224,7 +226,7 @@ const TLS_ADVICE: &[(&[&str], &str)] = &[
     (
         // A CA of the same name has another key, and a self-signed certificate is its own CA.
         &["UnknownIssuer", "BadSignature", "CaUsedAsEndEntity"],
-        "no trusted CA signed the server's certificate: give the CA that did with --redis-tls-cacert",
+        "no trusted CA signed the server's certificate: set --redis-tls-cacert to the CA that did",
     ),
     (
         &["not valid for name", "NotValidForName"],

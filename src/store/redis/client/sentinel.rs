@@ -80,7 +80,7 @@ async fn log_missing_master(context: Arc<ClientContext>, suppressed: SuppressedL
     let mut command = redis::cmd("SENTINEL");
     command.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
     let reason = match context.query(node, auth, &command).await {
-        Ok(_) => format!("the sentinel names no master for {master:?}"),
+        Ok(_) => format!("the sentinel knows no master {master:?}"),
         Err(error) => ConnectError::from(error).reason,
     };
     let advice = context.explain(node, FailureKind::NotConnected, auth, &reason).await;
