@@ -1,9 +1,11 @@
 """What the program makes of what the chart renders: its policy, its settings, its metrics."""
 
 import json
+import os
 import pathlib
 import re
 import shlex
+import subprocess
 import tempfile
 import unittest
 
@@ -96,3 +98,40 @@ class Program(unittest.TestCase):
                 self.assertEqual(ran.returncode, 0, ran.stderr)
                 for flag in (word for word in words if word.startswith("--")):
                     self.assertRegex(ran.stdout, rf"(?m)^ .*{flag}\b")
+
+    def test_the_recipes_of_the_runbook_do_what_they_say(self):
+        """Each command of the recipes in turn, for a customer who has used the limit. Those of kubectl are replaced."""
+        start, rest = (chart.CHART / "RUNBOOK.md").read_text().split("## Recipes\n")
+        recipes = re.findall(r"^ {7}(\S.*)$", rest.split("## Alerts\n")[0], re.MULTILINE)
+        self.assertGreater(len(recipes), 9)
+        policy = {"domain": "edge", "descriptors": [
+            {"key": "api_token", "rate_limit": {"name": "daily", "unit": "day", "requests_per_unit": 1}}]}
+        with tempfile.TemporaryDirectory() as directory:
+            token = pathlib.Path(directory) / "token"
+            token.write_text("t")
+            given = {"TIDEGATE_DEBUG_TOKEN_FILE": str(token)}
+            with chart.Running(chart.manifests({"policy": {"files": {"edge.yaml": policy}}}), given) as running:
+                port = running.ports["DEBUG_PORT"]
+                functions = re.findall(r"^    ((?:try|now)\(\) .*)$", start, re.MULTILINE)
+                self.assertEqual(len(functions), 2)
+                head = "\n".join(functions).replace("localhost:6070", f"127.0.0.1:{port}")
+                head += f'\ntg() {{ "{chart.PROGRAM}" "$@" --debug 127.0.0.1:{port}; }}\nlogs() {{ :; }}\n'
+
+                def run(command):
+                    ran = subprocess.run(["bash", "-c", head + command], env={**os.environ, **given}, capture_output=True,
+                                         text=True, timeout=chart.PATIENCE_SECONDS)
+                    self.assertEqual(ran.returncode, 0, f"{command}: {ran.stderr}")
+                    return ran.stdout
+
+                body = {"domain": "edge", "descriptors": [{"entries": [{"key": "api_token", "value": "acme"}]}]}
+                spend = lambda: chart.post(f"http://127.0.0.1:{running.http}/json", body)
+                self.assertEqual([spend(), spend()], [200, 429])
+                self.assertIn('"code":"OVER_LIMIT"', run(recipes[0]))
+                for command in recipes[1:]:
+                    if shlex.split(command)[1:2] and shlex.split(command)[1] in NOT_YET:
+                        continue
+                    said = run(command)
+                    if command.startswith("try "):
+                        self.assertIn('"code":"OK"', said)
+                    if command == "now":
+                        self.assertIn("refused_per_second", said)
