@@ -254,7 +254,7 @@ def frozen(stack):
 
 
 @fault_of("TidegateRedisSlow", within=10)
-def stalls(stack):
+def stalls(stack, seconds=0.25):
     """Redis stands still for a quarter of a second each minute, while a call waits for it."""
     server, recording = with_redis(stack)
     replica = recording.replicas[0]
@@ -267,7 +267,7 @@ def stalls(stack):
         waits = replica.send(recording.newcomer())
         recording.until("the call is sent", lambda: replica.figure("tidegate_redis_items_total") > before)
         # This is the fault, not a wait for something.
-        time.sleep(0.25)
+        time.sleep(seconds)
         server.thaw()
         waits()
 
@@ -278,8 +278,8 @@ def stalls(stack):
 
 @fault_of("TidegateDecisionsSlow", within=10)
 def stalls_too(stack):
-    """The same, as the callers of the whole service see it."""
-    return Seen(stalls(stack).recording)
+    """The same for longer, as the callers of the whole service see it."""
+    return Seen(stalls(stack, seconds=0.6).recording)
 
 
 @fault_of("TidegateControlPlaneLost", within=6)
