@@ -28,7 +28,7 @@ TIMES = {"tidegate_certificate_expires_seconds"}
 
 def embedded(more=None):
     """Values of an installation that counts in memory."""
-    base = {"prometheusRule": {"enabled": True, "decisionP99Seconds": 0.4}, "policy": {"files": {"edge.yaml": POLICY}}}
+    base = {"prometheusRule": {"enabled": True, "decisionP99Seconds": 0.2}, "policy": {"files": {"edge.yaml": POLICY}}}
     return chart.merged(chart.merged(chart.cases()["embedded"], base), more or {})
 
 
@@ -38,7 +38,7 @@ def counting_in(redis, more=None):
     base = {
         "redis": {**redis, "auth": {"existingSecret": ""}, "budget": "1s"},
         "keySecret": {"existingSecret": ""},
-        "prometheusRule": {"redisP99Seconds": 0.1, "decisionP99Seconds": 0.4},
+        "prometheusRule": {"redisP99Seconds": 0.1, "decisionP99Seconds": 0.2},
         "extraEnv": [{"name": "TIDEGATE_TEST_INFO_POLL", "value": "1s"}],
         "policy": {"files": {"edge.yaml": POLICY}},
     }
