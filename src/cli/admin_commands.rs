@@ -1,7 +1,7 @@
-//! `tidegate reset` and `tidegate switch`: reset the counters of one descriptor, and temporarily
-//! override a rule or a domain.
+//! `tidegate reset`, `tidegate switch` and `tidegate rehearse-outage`: reset the counters of one
+//! descriptor, temporarily override a rule or a domain, and simulate an outage of Redis.
 //!
-//! Both send their request to the debug port of a running service through `app::admin_client`.
+//! All send their request to the debug port of a running service through `app::admin_client`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -97,5 +97,37 @@ impl Switch {
         parameters.push(("to", &self.to));
         parameters.extend(seconds.as_deref().map(|seconds| ("for", seconds)));
         self.port.post("/switch", &parameters)
+    }
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = REHEARSE_OUTAGE_HELP)]
+pub(super) struct RehearseOutage {
+    #[command(flatten)]
+    port: DebugPortFlags,
+    /// End the rehearsal after this time, such as 5m, or this many seconds
+    #[arg(long, default_value = "60s", value_name = "DURATION")]
+    #[arg(value_parser = settings::parse_lifetime)]
+    r#for: Duration,
+    /// End a rehearsal immediately
+    #[arg(long, conflicts_with = "for")]
+    end: bool,
+}
+
+const REHEARSE_OUTAGE_HELP: &str = "\
+Examples:
+  tidegate rehearse-outage --for 60s --debug-token-file token
+  tidegate rehearse-outage --end --debug-token-file token
+
+One replica then decides as if Redis were unavailable: on_store_failure of each rule applies. Redis
+and the other replicas are not affected. docs/DEPLOYING.md says what to watch and what must hold.";
+
+impl RehearseOutage {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        if self.end {
+            return self.port.post("/return-to-store", &[]);
+        }
+        let seconds = self.r#for.as_secs().to_string();
+        self.port.post("/leave-store", &[("for", &*seconds)])
     }
 }

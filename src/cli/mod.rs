@@ -61,6 +61,8 @@ enum Command {
     Reset(admin_commands::Reset),
     /// Temporarily override the limits of a rule or a domain in a running service
     Switch(admin_commands::Switch),
+    /// Simulate an outage of Redis on one replica
+    RehearseOutage(admin_commands::RehearseOutage),
     /// Make the calls of test files, and compare the answers with the expected ones
     Test(test_command::Test),
     /// Run a policy on generated traffic, in simulated time
@@ -113,6 +115,7 @@ fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
         Command::Ask(ask) => ask.run(),
         Command::Reset(reset) => reset.run(),
         Command::Switch(switch) => switch.run(),
+        Command::RehearseOutage(rehearse) => rehearse.run(),
         Command::Test(test) => test.run(&environment),
         Command::Simulate(simulate) => simulate_command::run(&simulate),
         Command::Schema => terminal::print(&(app::schema() + "\n")),

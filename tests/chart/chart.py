@@ -11,6 +11,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import urllib.error
 import urllib.request
 
 import yaml
@@ -180,6 +181,16 @@ class Running:
         self.process.wait()
         self.log.close()
         self.directory.cleanup()
+
+
+def post(url, body):
+    """The status of a POST with JSON."""
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=5) as reply:
+            return reply.status
+    except urllib.error.HTTPError as refused:
+        return refused.code
 
 
 def until(what, look):

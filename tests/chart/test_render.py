@@ -2,16 +2,18 @@
 
 import functools
 import json
+import re
 import unittest
 
 import jsonschema
 import kubernetes_validate
+import yaml
 
 import chart
 
 # The oldest that the chart admits, one between, and the newest that the schemas know.
 KUBERNETES = ["1.27", "1.31", "1.37"]
-OURS = {"ServiceMonitor": "servicemonitor.json", "PrometheusRule": "prometheusrule.json"}
+OURS = {"ServiceMonitor": "servicemonitor.json", "PodMonitor": "podmonitor.json", "PrometheusRule": "prometheusrule.json"}
 
 
 def ends_with(manifest, end):
@@ -74,10 +76,15 @@ class Render(unittest.TestCase):
                 chosen = manifest["spec"]["selector"]["matchLabels"].items()
                 self.assertLessEqual(chosen, service["metadata"]["labels"].items())
                 self.assertIn(manifest["spec"]["endpoints"][0]["port"], [p["name"] for p in service["spec"]["ports"]])
+            if manifest["kind"] == "PodMonitor":
+                selectors.append(manifest["spec"]["selector"]["matchLabels"])
+                ports = [p["name"] for p in chart.container(objects)["ports"]]
+                self.assertIn(manifest["spec"]["podMetricsEndpoints"][0]["port"], ports)
         for selector in selectors:
             self.assertLessEqual(selector.items(), labels)
         container = chart.container(objects)
-        self.assertEqual({p["name"] for p in container["ports"]}, {p["targetPort"] for p in service["spec"]["ports"]})
+        services = [o for o in objects if o["kind"] == "Service" and not ends_with(o, "-valkey")]
+        self.assertEqual({p["name"] for p in container["ports"]}, {p["targetPort"] for s in services for p in s["spec"]["ports"]})
         mounted = {mount["name"] for mount in container["volumeMounts"]}
         self.assertEqual(mounted, {volume["name"] for volume in pod["spec"]["volumes"]})
         places = [mount["mountPath"] for mount in container["volumeMounts"]]
@@ -191,9 +198,66 @@ class Render(unittest.TestCase):
         self.assertEqual(ports("sentinel"), [53, 53, 26379, 6379, 6380])
         self.assertEqual(ports("cluster"), [53, 53, 7000, 4317], "and the collector's")
 
+    def test_a_policy_is_readable_in_its_config_map_and_the_same(self):
+        text = "domain: a\n\n# A comment.\ndescriptors:\n  - {key: b, value: \"1.10\"}\n"
+        tree = {"domain": "c", "descriptors": [{"key": "d", "value": "1.10", "rate_limit": {"unit": "day", "requests_per_unit": 20_260_101}}]}
+        odd = {f"{number}.yaml": odd for number, odd in enumerate(["  x: 1\n", "a: 1\n\n\n", "a: 1\r\nb: 2\n", "a: '\t'\n", "é", "{{ x }}"])}
+        files = {"text.yaml": text, "tree.yaml": tree, **odd}
+        rendered = chart.render({"policy": {"files": files}})["policy.yaml"]
+        data = yaml.safe_load(rendered)["data"]
+        self.assertEqual({name: data[name] for name in odd | {"text.yaml": 0}}, odd | {"text.yaml": text})
+        self.assertEqual(yaml.safe_load(data["tree.yaml"]), tree)
+        self.assertIn("requests_per_unit: 20260101\n", data["tree.yaml"])
+        for name in ("text.yaml", "tree.yaml"):
+            self.assertIn(f"\n  {name}: |\n", rendered)
+        self.assertIn("\n    # A comment.\n    descriptors:\n", rendered)
+
+    def test_the_debug_port_listens_on_loopback_unless_it_has_a_service(self):
+        values = {"debug": {"existingSecret": "s"}, "networkPolicy": {"enabled": True}}
+        for objects in (chart.manifests({}), chart.manifests(values)):
+            self.assertFalse({"TIDEGATE_DEBUG_HOST", "TIDEGATE_PEERS"} & chart.environment(objects).keys())
+            self.assertEqual(len([o for o in objects if o["kind"] == "Service"]), 1)
+        values["debug"]["service"] = {"enabled": True}
+        objects = chart.manifests(values)
+        service, policy = chart.one(objects, "Service", "-debug")["spec"], chart.one(objects, "NetworkPolicy")["spec"]
+        self.assertEqual((service["clusterIP"], service["ports"][0]["port"]), ("None", 6070))
+        self.assertEqual(chart.environment(objects)["TIDEGATE_DEBUG_HOST"], "0.0.0.0")
+        self.assertEqual(chart.environment(objects)["TIDEGATE_PEERS"], "edge-tidegate-debug.limits.svc:6070")
+        replicas = [{"podSelector": {"matchLabels": service["selector"]}}]
+        self.assertIn({"from": replicas, "ports": [{"port": "debug", "protocol": "TCP"}]}, policy["ingress"])
+        self.assertIn({"to": replicas, "ports": [{"port": "debug", "protocol": "TCP"}]}, policy["egress"])
+
+    def test_notes_say_how_to_change_something_by_hand(self):
+        self.assertIn("--set debug.existingSecret=edge-tidegate-debug", chart.render({})["NOTES.txt"])
+        notes = chart.render({"debug": {"existingSecret": "s"}})["NOTES.txt"]
+        self.assertIn("kubectl -n limits exec deployment/edge-tidegate -- tidegate override list", notes)
+        self.assertIn("get secret s -o jsonpath='{.data.token}'", notes)
+
     @each_case
     def test_a_policy_is_mounted_as_a_directory_so_that_a_change_arrives(self, values, objects):
         self.assertTrue(all("subPath" not in mount for mount in chart.container(objects)["volumeMounts"]))
+
+    def test_the_dashboard_has_rows_variables_annotations_and_links_to_the_runbook(self):
+        def dashboard(**rule):
+            objects = chart.manifests({"dashboard": {"enabled": True}, "prometheusRule": rule})
+            return json.loads(chart.one(objects, "ConfigMap", "-dashboard")["data"]["tidegate.json"])
+        found = dashboard(runbookUrl="https://docs.example.com/t")
+        variables = {variable["name"]: variable for variable in found["templating"]["list"]}
+        self.assertLessEqual({"domain", "rule", "pod"}, variables.keys())
+        self.assertEqual(variables["runbook"]["query"], "https://docs.example.com/t")
+        text = json.dumps([found["panels"], found["annotations"], found["links"]])
+        self.assertEqual(set(re.findall(r"\$\{?([a-z]+)", text)), set(variables))
+        self.assertEqual(found["panels"][0]["type"], "row")
+        self.assertEqual([note["name"] for note in found["annotations"]["list"]],
+                         ["Policy reloaded", "Policy rejected", "Overrides changed"])
+        headings = (chart.CHART / "RUNBOOK.md").read_text().lower()
+        links = [link["url"] for panel in found["panels"] for link in panel.get("links", [])]
+        self.assertGreater(len(links), 15)
+        for link in links:
+            self.assertIn(f"\n### {link.removeprefix('${runbook}#')}\n", headings)
+        self.assertNotIn('"links"', json.dumps(dashboard()))
+        places = [(p["gridPos"]["x"], p["gridPos"]["y"]) for p in found["panels"]]
+        self.assertEqual(len(places), len(set(places)))
 
     @each_case
     def test_notes_are_complete(self, values, objects):

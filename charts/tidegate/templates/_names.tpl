@@ -118,6 +118,27 @@ imagePullSecrets: {{- toYaml (uniq .) | nindent 2 }}
 {{- default (printf "%s-policy" (include "tidegate.fullname" .)) .Values.policy.existingConfigMap -}}
 {{- end -}}
 
+{{/* The texts of the policy by file name, as YAML. */}}
+{{- define "tidegate.policyFiles" -}}
+{{- $files := dict -}}
+{{- if include "tidegate.examplePolicy" . -}}
+{{- $_ := set $files "example.yaml" (.Files.Get "files/example.yaml") -}}
+{{- end -}}
+{{- range $name, $policy := .Values.policy.files -}}
+{{- $_ := set $files $name (kindIs "string" $policy | ternary $policy (toYaml $policy | printf "%s\n")) -}}
+{{- end -}}
+{{- toYaml $files -}}
+{{- end -}}
+
+{{/* The name of the headless Service of the debug port, and that port. */}}
+{{- define "tidegate.debugHost" -}}
+{{- printf "%s-debug.%s.svc" (include "tidegate.fullname" .) (include "tidegate.namespace" .) -}}
+{{- end -}}
+
+{{- define "tidegate.debugPort" -}}
+{{- dig "debug-port" 6070 .Values.settings | int -}}
+{{- end -}}
+
 {{/* The largest number of replicas. It divides the local limits while Redis is down. */}}
 {{- define "tidegate.replicasMax" -}}
 {{- if or .Values.autoscaling.enabled (kindIs "invalid" .Values.replicaCount) -}}

@@ -29,8 +29,16 @@ checks single values.
 {{- $faults = append $faults "policy.files, policy.existingConfigMap: set only one of them" -}}
 {{- end -}}
 {{- $bytes := 0 -}}
-{{- range $text := .Values.policy.files -}}
+{{- range $name, $text := include "tidegate.policyFiles" . | fromYaml -}}
 {{- $bytes = add $bytes (len $text) -}}
+{{- end -}}
+{{- range $name, $policy := .Values.policy.files -}}
+{{- if include "tidegate.unquotedValues" $policy -}}
+{{- $faults = append $faults (printf "policy.files.%s: quote every `value` in a policy that is a map, because Helm changes how numbers and booleans are written" $name) -}}
+{{- end -}}
+{{- if include "tidegate.hasClasses" $policy -}}
+{{- $faults = append $faults (printf "policy.files.%s: Helm sorts maps, but the order of `classes` is their priority; write this policy as text, with | after its name" $name) -}}
+{{- end -}}
 {{- end -}}
 {{- if gt ($bytes | int) 1000000 -}}
 {{- $faults = append $faults "policy.files: more than 1,000,000 bytes do not fit into a ConfigMap; split the policy into several installations" -}}
@@ -138,6 +146,15 @@ checks single values.
 {{- $faults = append $faults "service.grpcPort, service.httpPort: they must be two ports" -}}
 {{- end -}}
 
+{{- if and .Values.debug.service.enabled (not (or .Values.debug.existingSecret .Values.debug.tokenFile)) -}}
+{{- $faults = append $faults "debug.service.enabled: give debug.existingSecret or debug.tokenFile, so that changes need a token" -}}
+{{- end -}}
+{{- if and (or .Values.networkPolicy.operatorNamespaces .Values.networkPolicy.operators) (not .Values.debug.service.enabled) -}}
+{{- $faults = append $faults "networkPolicy.operatorNamespaces, networkPolicy.operators: the debug port listens on loopback; set debug.service.enabled, or remove them" -}}
+{{- end -}}
+{{- if and .Values.serviceMonitor.enabled .Values.podMonitor.enabled -}}
+{{- $faults = append $faults "serviceMonitor.enabled, podMonitor.enabled: enable one of them, because together they scrape each pod twice" -}}
+{{- end -}}
 {{- if and .Values.debug.existingSecret .Values.debug.tokenFile -}}
 {{- $faults = append $faults "debug.existingSecret, debug.tokenFile: set only one of them" -}}
 {{- end -}}
@@ -169,6 +186,29 @@ checks single values.
 {{- end -}}
 {{- end -}}
 
+{{/* Not empty if a policy that is a map has a `value` that is no text, or, in the second, several `classes`. */}}
+{{- define "tidegate.unquotedValues" -}}
+{{- if kindIs "map" . -}}
+{{- range $key, $part := . -}}
+{{- if and (eq $key "value") (not (or (kindIs "string" $part) (kindIs "invalid" $part))) -}}found{{- end -}}
+{{- include "tidegate.unquotedValues" $part -}}
+{{- end -}}
+{{- else if kindIs "slice" . -}}
+{{- range . -}}{{- include "tidegate.unquotedValues" . -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "tidegate.hasClasses" -}}
+{{- if kindIs "map" . -}}
+{{- range $key, $part := . -}}
+{{- if and (eq $key "classes") (kindIs "map" $part) (gt (len $part) 1) -}}found{{- end -}}
+{{- include "tidegate.hasClasses" $part -}}
+{{- end -}}
+{{- else if kindIs "slice" . -}}
+{{- range . -}}{{- include "tidegate.hasClasses" . -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Settings that other values of the chart set: the flag's name and the value. */}}
 {{- define "tidegate.ownedSettings" -}}
 policy: policy.files
@@ -179,6 +219,7 @@ grpc-uds: service
 http-host: service
 http-port: service.httpPort
 debug-token-file: debug.existingSecret or debug.tokenFile
+debug-host: debug.service.enabled
 connections: connections
 threads: threads
 grpc-max-connection-age: maxConnectionAge

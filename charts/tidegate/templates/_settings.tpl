@@ -27,6 +27,12 @@ The process's settings, by flag name, as YAML: those that values of the chart ma
 {{- with empty .Values.debug.existingSecret | ternary .Values.debug.tokenFile "/etc/tidegate/debug-token/token" -}}
 {{- $_ := set $settings "debug-token-file" . -}}
 {{- end -}}
+{{- if .Values.debug.service.enabled -}}
+{{- $_ := set $settings "debug-host" "0.0.0.0" -}}
+{{- if .Values.debug.peers -}}
+{{- $_ := set $settings "peers" (printf "%s:%s" (include "tidegate.debugHost" .) (include "tidegate.debugPort" .)) -}}
+{{- end -}}
+{{- end -}}
 {{- if .Values.otlp.endpoint -}}
 {{- $_ := set $settings "otlp-endpoint" .Values.otlp.endpoint -}}
 {{- $_ := set $settings "traces-ratio" .Values.otlp.tracesRatio -}}

@@ -4,7 +4,9 @@ use serde_json::Value;
 
 use crate::support::http;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, metric, tidegate};
+use crate::support::tidegate_process::{
+    FIVE_A_DAY, ProcessOutput, Tidegate, directory, metric, run, tidegate,
+};
 use crate::support::wait::until;
 
 fn serving(server: &Server) -> Tidegate {
@@ -88,4 +90,38 @@ fn leave_store_simulates_an_outage() {
         asked(&serving, "cem");
         (metric(&serving, "degraded_rehearsed_calls_total") == before).then_some(())
     });
+}
+
+/// What docs/DEPLOYING.md says of a rehearsal.
+#[test]
+fn a_rehearsed_outage_is_reported_enforces_limits_and_ends_on_command() {
+    let server = Server::start(&[]);
+    let serving = serving(&server);
+    let files = directory(&[("token", "t")]);
+    let token = files.path().join("token").display().to_string();
+    let debug = serving.port("debug").to_string();
+    let rehearse = |more: &[&str]| -> ProcessOutput {
+        let side = ["rehearse-outage", "--debug", &debug, "--debug-token-file", &token];
+        run(&[&side, more].concat())
+    };
+    for _ in 0..5 {
+        assert_eq!(asked(&serving, "ann"), 200);
+    }
+    let ran = rehearse(&["--for", "1h"]).with_code(0);
+    assert!(ran.out.contains("for 3600 s"), "{}", ran.out);
+    assert!(ready(&serving).starts_with("ready, degraded"), "{}", ready(&serving));
+    assert_eq!(metric(&serving, "degraded"), 1);
+    assert!(serving.log().contains("rehearsed"), "{}", serving.log());
+    assert_eq!(asked(&serving, "ann"), 429, "its limit stays used");
+    for _ in 0..5 {
+        assert_eq!(asked(&serving, "bob"), 200);
+    }
+    assert_eq!(asked(&serving, "bob"), 429, "limits are enforced");
+    assert_eq!(metric(&serving, "degraded_over_admission_bound"), 5);
+    rehearse(&["--end"]).with_code(0);
+    assert_eq!(asked(&serving, "ann"), 429);
+    assert_eq!(asked(&serving, "bob"), 200, "Redis does not know the hits of the rehearsal");
+    until("Redis decides all calls again", || (metric(&serving, "degraded") == 0).then_some(()));
+    let ran = rehearse(&["--end", "--for", "1h"]).with_code(64);
+    assert!(ran.err.contains("--for"), "{}", ran.err);
 }
