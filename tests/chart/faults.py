@@ -185,7 +185,7 @@ def too_many_descriptors(stack):
     return Seen(recording, {"reason": "descriptors"}, "Calls are invalid: descriptors")
 
 
-@fault_of("TidegateCallsWithoutLimit", within=7)
+@fault_of("TidegateCallsWithoutLimit", within=8)
 def wrong_domain(stack):
     """A route asks for a domain that the policy does not have. Before, and beside it, calls have a value
     that the policy does not list: that is normal."""
