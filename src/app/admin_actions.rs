@@ -18,7 +18,7 @@ use crate::admin::{AdminAction, TextResult};
 use crate::clock::Clock;
 use crate::decide::CounterSnapshot;
 use crate::domain::{Entry, Hits, Source, Verbosity};
-use crate::policy::{MatchEnd, Policy, RuleOverride};
+use crate::policy::{MatchEnd, Policy};
 
 /// Starts a background thread that rereads the operator's token from its file every second, so that
 /// the token can be rotated. The routes never read the file themselves, so a hanging file system
@@ -44,9 +44,8 @@ pub(super) fn run_action(
     let redis = || decider.store().redis().ok_or("this service does not use Redis");
     match action {
         AdminAction::SetOverride { target, to, lifetime } => {
-            let value = RuleOverride::read(&to).map_err(|error| error.to_string())?;
-            overrides.set(&target, value, lifetime, now)?;
-            Ok(format!("{target}: {value} on this replica, {}\n", describe_lifetime(lifetime)))
+            overrides.set(&target, &to, lifetime, now)?;
+            Ok(format!("{target}: {to} on this replica, {}\n", describe_lifetime(lifetime)))
         }
         AdminAction::RemoveOverrides { target } => {
             match (overrides.remove(target.as_deref()), target) {

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::wiring::store_setup::ServiceDecider;
-use crate::domain::Lock;
+use crate::domain::{Lock, Micros};
 use crate::limiter::redis_stack::RedisStack;
-use crate::policy::{Policy, RuleOverride};
+use crate::policy::{Fit, OverrideChange, OverrideEntry, OverrideMode, OverrideTarget, Policy};
 
 /// Maximum number of active overrides. Each one slows down policy reloads slightly, and more would
 /// be hard for operators to keep track of.
@@ -39,7 +39,8 @@ struct OverrideState {
 #[derive(Debug)]
 struct ActiveOverride {
     target: String,
-    value: RuleOverride,
+    word: String,
+    entry: Arc<OverrideEntry>,
     /// Time at which the override expires, or `None` if it lasts until it is removed. Uses the
     /// monotonic clock, so that changes to the wall clock neither end nor prolong the override.
     until: Option<Instant>,
@@ -81,13 +82,48 @@ impl fmt::Display for OverrideView {
 }
 
 /// Returns what an override does to the calls of its target, for operators.
-fn effect_of(value: RuleOverride) -> &'static str {
-    match value {
-        RuleOverride::Shadow => "calls over a limit pass, and count as would be rejected",
-        RuleOverride::Allow => "every call passes, and none is counted",
-        RuleOverride::Deny => "every call is rejected, and none is counted",
-        RuleOverride::Scale(_) => "limits are this percentage of what the policy says",
+fn effect_of(change: &OverrideChange) -> &'static str {
+    match change {
+        OverrideChange::Mode(OverrideMode::Shadow) => {
+            "calls over a limit pass, and count as would be rejected"
+        }
+        OverrideChange::Mode(OverrideMode::Unlimited) => "every call passes, and none is counted",
+        OverrideChange::Mode(OverrideMode::Deny) => "every call is rejected, and none is counted",
+        OverrideChange::Scale(_) | OverrideChange::Numbers { .. } => {
+            "limits are this percentage of what the policy says"
+        }
     }
+}
+
+/// Parses `shadow`, `allow`, `deny`, or a percentage such as `20%`.
+fn parse_word(word: &str) -> Result<OverrideChange, String> {
+    let percent = word.strip_suffix('%').and_then(|digits| digits.parse().ok());
+    match (word, percent) {
+        ("shadow", _) => Ok(OverrideChange::Mode(OverrideMode::Shadow)),
+        ("allow", _) => Ok(OverrideChange::Mode(OverrideMode::Unlimited)),
+        ("deny", _) => Ok(OverrideChange::Mode(OverrideMode::Deny)),
+        (_, Some(percent @ 1..=100)) => Ok(OverrideChange::Scale(percent)),
+        (_, _) => Err(format!(
+            "`{}` is no switch; give shadow, allow, deny, or a per cent from 1% to 100%",
+            word.escape_debug()
+        )),
+    }
+}
+
+/// Returns the domain or rule that an operator named.
+fn find_target(policy: &Policy, name: &str) -> Result<OverrideTarget, String> {
+    let rule = policy.rules().iter().find(|rule| *rule.path == *name);
+    let (domain, rule) = match rule {
+        _ if policy.has_domain(name) => (name, None),
+        Some(rule) => (policy.domain_name(rule), Some(name.into())),
+        None => {
+            return Err(format!(
+                "the policy has neither a domain nor a rule `{}`; give a path as /rlconfig lists it",
+                name.escape_debug()
+            ));
+        }
+    };
+    Ok(OverrideTarget { domain: domain.into(), rule, entries: Vec::new(), limit_name: None })
 }
 
 impl RuntimeOverrides {
@@ -108,21 +144,31 @@ impl RuntimeOverrides {
     pub(super) fn set(
         &self,
         target: &str,
-        value: RuleOverride,
+        word: &str,
         lifetime: Option<Duration>,
         now: Instant,
     ) -> Result<(), String> {
         let until = lifetime.map(|lifetime| now + lifetime);
         let mut state = self.state.lock();
-        state.loaded.check_override(target, value).map_err(|error| error.to_string())?;
+        let change = parse_word(word)?;
+        let entry = OverrideEntry {
+            target: find_target(&state.loaded, target)?,
+            change,
+            until: None,
+            set_at: Micros::ZERO,
+            reason: "".into(),
+            by: "".into(),
+        };
+        state.loaded.check_override(&entry).map_err(|error| error.to_string())?;
         state.active.retain(|active| active.target != target);
         if state.active.len() >= OVERRIDES_MAX {
             return Err(format!("{OVERRIDES_MAX} switches are set already; undo some first"));
         }
-        state.active.push(ActiveOverride { target: target.to_owned(), value, until, set_at: now });
+        let (effect, entry) = (effect_of(&entry.change), Arc::new(entry));
+        let (target, word) = (target.to_owned(), word.to_owned());
         let seconds = until.map(|until| seconds_left(until, now));
-        let effect = effect_of(value);
-        tracing::warn!(target, switch = %value, seconds, effect, "switch set");
+        tracing::warn!(target, switch = word, seconds, effect, "switch set");
+        state.active.push(ActiveOverride { target, word, entry, until, set_at: now });
         self.activate(&state);
         Ok(())
     }
@@ -173,10 +219,14 @@ impl RuntimeOverrides {
     pub(super) fn replace_policy(&self, policy: Arc<Policy>) {
         let mut state = self.state.lock();
         let is_rejected = |active: &mut ActiveOverride| {
-            let rejected = policy.check_override(&active.target, active.value).err();
+            let ActiveOverride { target, word, entry, .. } = active;
+            let rejected = match policy.check_override(entry) {
+                Ok(Fit::Matched) => None,
+                Ok(Fit::Unmatched) => Some("the policy has no such rule".to_owned()),
+                Err(error) => Some(error.to_string()),
+            };
             if let Some(reason) = &rejected {
-                let ActiveOverride { target, value, .. } = active;
-                tracing::warn!(target, switch = %value, %reason, "switch removed");
+                tracing::warn!(target, switch = word, %reason, "switch removed");
             }
             rejected.is_some()
         };
@@ -189,10 +239,10 @@ impl RuntimeOverrides {
     pub(super) fn list(&self, now: Instant) -> Vec<OverrideView> {
         let view = |active: &ActiveOverride| OverrideView {
             target: active.target.clone(),
-            to: active.value.to_string(),
+            to: active.word.clone(),
             seconds_left: active.until.map(|until| seconds_left(until, now)),
             set_seconds_ago: now.saturating_duration_since(active.set_at).as_secs(),
-            effect: effect_of(active.value),
+            effect: effect_of(&active.entry.change),
         };
         self.state.lock().active.iter().map(view).collect()
     }
@@ -205,8 +255,8 @@ impl RuntimeOverrides {
     fn remove_where(&self, reason: &str, ends: impl Fn(&ActiveOverride) -> bool) -> usize {
         let mut state = self.state.lock();
         let removed: Vec<_> = state.active.extract_if(.., |active| ends(active)).collect();
-        for ActiveOverride { target, value, .. } in &removed {
-            tracing::warn!(target, switch = %value, reason, "switch removed");
+        for ActiveOverride { target, word, .. } in &removed {
+            tracing::warn!(target, switch = word, reason, "switch removed");
         }
         if !removed.is_empty() {
             self.activate(&state);
@@ -220,7 +270,7 @@ impl RuntimeOverrides {
         let policy = if state.active.is_empty() {
             Arc::clone(&state.loaded)
         } else {
-            let overrides = state.active.iter().map(|active| (&*active.target, active.value));
+            let overrides = state.active.iter().map(|active| &active.entry);
             Arc::new(state.loaded.with_overrides(overrides))
         };
         self.decider.replace_policy(policy);
@@ -264,7 +314,7 @@ mod tests {
         let loaded = Arc::clone(&overrides.decider.policy());
         let is_loaded = || Arc::ptr_eq(&overrides.decider.policy(), &loaded);
         let second = Duration::from_secs(1);
-        overrides.set("d.k0", RuleOverride::Deny, Some(60 * second), now).unwrap();
+        overrides.set("d.k0", "deny", Some(60 * second), now).unwrap();
         let left = |since: Duration| overrides.list(now + since)[0].seconds_left;
         let whole = [left(Duration::ZERO), left(second / 2), left(second)];
         assert_eq!(whole, [Some(60), Some(60), Some(59)], "rounded up");
@@ -277,12 +327,12 @@ mod tests {
     #[test]
     fn sixty_four_overrides_fit_and_one_of_them_can_be_replaced() {
         let (overrides, now) = (overrides(), Clock::System.monotonic_now());
-        let set = |n: usize, value| overrides.set(&format!("d.k{n}"), value, None, now);
+        let set = |n: usize, word: &str| overrides.set(&format!("d.k{n}"), word, None, now);
         for n in 0..OVERRIDES_MAX {
-            assert_eq!(set(n, RuleOverride::Deny), Ok(()), "{n}");
+            assert_eq!(set(n, "deny"), Ok(()), "{n}");
         }
-        assert!(set(OVERRIDES_MAX, RuleOverride::Deny).is_err());
-        assert_eq!(set(0, RuleOverride::Allow), Ok(()));
+        assert!(set(OVERRIDES_MAX, "deny").is_err());
+        assert_eq!(set(0, "allow"), Ok(()));
         assert_eq!(overrides.list(now).len(), 64);
         assert_eq!((overrides.remove(Some("d.k0")), overrides.remove(None)), (1, 63));
     }

@@ -8,6 +8,7 @@ mod bounds;
 mod calendar;
 mod check;
 mod decision;
+mod descriptor_text;
 mod failure_kind;
 #[cfg(test)]
 pub(crate) mod fixtures;
@@ -38,6 +39,7 @@ pub use decision::{
     LostBill, Mark, NearEvent, NoLimitReason, Observer, RefusalEvent, RpcOutcome, RuleId, Status,
     StatusLimit, WaitPrecision,
 };
+pub use descriptor_text::{format_descriptor, parse_descriptor};
 pub use failure_kind::FailureKind;
 pub use fraction::Fraction;
 pub use held_memory::{CALLER_FLOOR_BYTES, CallPlace, CallerMemory, HeldBuffer, HeldMemory, Hold};
@@ -47,9 +49,8 @@ pub use histogram::{
 };
 pub use http_reply::HttpReply;
 pub use limit::{
-    Algorithm, Bucket, CREDITS_BOUND, Charge, Concurrency, FixedWindow, Hybrid, Limit,
-    OnStoreFailure, Rate, Refill, Reserve, STORED_ENTRIES_MAX, SlidingLog, SlidingWindow, Unit,
-    Window,
+    Algorithm, Bucket, Charge, Concurrency, FixedWindow, Hybrid, Limit, OnStoreFailure, Rate,
+    Refill, Reserve, SlidingLog, SlidingWindow, Unit, Window,
 };
 pub use lock::Lock;
 pub use log_limiter::{LogLimiter, SuppressedLines};
