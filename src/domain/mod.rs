@@ -8,6 +8,7 @@ mod bounds;
 mod calendar;
 mod check;
 mod decision;
+mod descriptor_text;
 mod failure_kind;
 #[cfg(test)]
 pub(crate) mod fixtures;
@@ -39,6 +40,7 @@ pub use decision::{
     LostBill, Mark, NearEvent, NoLimitReason, Observer, RefusalEvent, RpcOutcome, RuleId, Status,
     StatusLimit, WaitPrecision,
 };
+pub use descriptor_text::{format_descriptor, parse_descriptor};
 pub use failure_kind::FailureKind;
 pub use fraction::Fraction;
 pub use held_memory::{CALLER_FLOOR_BYTES, CallPlace, CallerMemory, HeldBuffer, HeldMemory, Hold};
