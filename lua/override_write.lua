@@ -6,11 +6,12 @@
 -- KEYS[2]  versions
 -- ARGV[1]  first of four values for each record:
 --   +1  id
---   +2  version: empty for a change, which gets the highest version + 1 and the server's time
---   +3  time of the record; empty: forget the record if it still has this version
+--   +2  version
+--   +3  time of the record; `now` for a change, which gets the server's time and a version higher than all
+--       that Redis and the caller (+2) know; empty: forget the record if it still has this version
 --   +4  content; empty for a tombstone
 --
--- A record with a version is written only if it wins: by version, then time, then content.
+-- A record is written only if it wins: by version, then time, then content.
 -- State    records: hash from id to `version time content`; its field '' holds `highest checksum`, the
 --          highest version and the sum of all versions and times. versions: sorted set of ids by version
 -- Reply    `version time` of a change, else an empty text
@@ -39,9 +40,9 @@ for i = 1, #ARGV, 4 do
       redis.call('ZREM', versions, id)
     end
   else
-    if version == '' then
+    if time == 'now' then
       local now = redis.call('TIME')
-      version, time = highest + 1, now[1] * 1000000 + now[2]
+      version, time = math.max(highest, version + 0) + 1, now[1] * 1000000 + now[2]
       reply = string.format('%.0f %.0f', version, time)
     else
       version, time = version + 0, time + 0

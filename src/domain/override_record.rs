@@ -6,7 +6,6 @@
 //! Not here: what a record's content means (`policy`), where records are stored (`store`, `app`).
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fmt;
 use std::str::FromStr;
 
@@ -93,34 +92,16 @@ pub struct OverrideTable {
 impl OverrideTable {
     /// Merges a record of the override `id`.
     pub fn merge(&mut self, id: &str, record: OverrideRecord) -> Merged {
-        let size = id.len() + record.body.len();
-        let (count, bytes) = (self.records.len(), self.bytes + size + RECORD_OVERHEAD);
-        if size > RECORD_BYTES_MAX {
-            return Merged::Full;
+        match self.records.get(id) {
+            Some(held) if *held == record => return Merged::Same,
+            Some(held) if *held > record => return Merged::Older,
+            Some(_) | None if !self.has_room(id, record.body.len()) => return Merged::Full,
+            Some(_) | None => self.forget(id),
         }
-        let (version, added) = (record.version, checksum_of(&record));
-        match self.records.entry(id.into()) {
-            Entry::Vacant(_) if count >= RECORDS_MAX || bytes > RECORDS_BYTES_MAX => {
-                return Merged::Full;
-            }
-            Entry::Vacant(entry) => {
-                entry.insert(record);
-                self.bytes = bytes;
-            }
-            Entry::Occupied(held) if *held.get() == record => return Merged::Same,
-            Entry::Occupied(held) if *held.get() > record => return Merged::Older,
-            Entry::Occupied(mut held) => {
-                let (former, length) = (held.get().body.len(), record.body.len());
-                if length > former && self.bytes + length - former > RECORDS_BYTES_MAX {
-                    return Merged::Full;
-                }
-                self.bytes = self.bytes + length - former;
-                self.checksum = subtract(self.checksum, checksum_of(held.get()));
-                held.insert(record);
-            }
-        }
-        self.checksum = (self.checksum + added) % CHECKSUM_MODULUS;
-        self.highest = self.highest.max(version);
+        self.bytes += id.len() + record.body.len() + RECORD_OVERHEAD;
+        self.checksum = (self.checksum + checksum_of(&record)) % CHECKSUM_MODULUS;
+        self.highest = self.highest.max(record.version);
+        self.records.insert(id.into(), record);
         Merged::Changed
     }
 
@@ -147,10 +128,25 @@ impl OverrideTable {
         self.highest
     }
 
-    /// Returns a sum over all records. Two tables with the same records have the same; two that differ
-    /// would need changes whose versions and times, in microseconds, have the same sum.
-    pub fn checksum(&self) -> u64 {
-        self.checksum
+    /// Returns the difference of another table's checksum to this one's: 0 if both have the same records.
+    /// The checksum is the sum of all versions and times, in microseconds.
+    pub fn difference(&self, checksum: u64) -> u64 {
+        subtract(checksum % CHECKSUM_MODULUS, self.checksum)
+    }
+
+    /// Returns whether a record of the override `id` with `length` bytes of content fits.
+    pub fn has_room(&self, id: &str, length: usize) -> bool {
+        let size = id.len() + length;
+        let (count, former) = match self.records.get(id) {
+            Some(held) => (self.records.len(), id.len() + held.body.len() + RECORD_OVERHEAD),
+            None => (self.records.len() + 1, 0),
+        };
+        let bytes = self.bytes - former + size + RECORD_OVERHEAD;
+        // What makes a table smaller fits in any case.
+        let is_smaller = bytes <= self.bytes;
+        size <= RECORD_BYTES_MAX
+            && count <= RECORDS_MAX
+            && (bytes <= RECORDS_BYTES_MAX || is_smaller)
     }
 }
 
@@ -187,7 +183,7 @@ mod tests {
         let mut listed: Vec<_> =
             table.iter().map(|(id, record)| (id.to_owned(), record.clone())).collect();
         listed.sort();
-        (listed, table.highest(), table.checksum(), table.bytes)
+        (listed, table.highest(), table.checksum, table.bytes)
     }
 
     #[test]

@@ -81,7 +81,8 @@ impl OverrideStore {
         })
     }
 
-    /// Writes a change of an override, and returns its record.
+    /// Writes a change of an override, and returns its record. Its version is higher than `known`, the
+    /// highest one that this replica knows: Redis may have lost it.
     ///
     /// # Errors
     ///
@@ -90,9 +91,10 @@ impl OverrideStore {
     pub(crate) async fn change(
         &mut self,
         id: &str,
+        known: u64,
         body: &str,
     ) -> Result<OverrideRecord, ConnectError> {
-        let written = self.write([(id, [String::new(), "now".to_owned()], body)]).await?;
+        let written = self.write([(id, [known.to_string(), "now".to_owned()], body)]).await?;
         let unreadable = || ConnectError::failed("the reply to a change cannot be read");
         format!("{written} {body}").parse().map_err(|()| unreadable())
     }
@@ -102,7 +104,10 @@ impl OverrideStore {
     /// # Errors
     ///
     /// Returns an error if Redis cannot be reached or replies with an error.
-    pub(crate) async fn push(&mut self, records: &RecordPage) -> Result<(), ConnectError> {
+    pub(crate) async fn push(
+        &mut self,
+        records: &[(String, OverrideRecord)],
+    ) -> Result<(), ConnectError> {
         let each = records.iter().map(|(id, record)| {
             let numbers = [record.version.to_string(), record.written_at.0.to_string()];
             (&**id, numbers, &*record.body)
