@@ -52,7 +52,7 @@ fn an_invalid_file_at_the_start_ends_the_process() {
     ] {
         let files = directory(&[("policy.yaml", FIVE_A_DAY), ("overrides.yaml", text)]);
         let path = |name: &str| files.path().join(name).display().to_string();
-        let ports = ["--grpc-port", "0", "--port", "0", "--debug-port", "0"];
+        let ports = ["--grpc-port", "0", "--http-port", "0", "--debug-port", "0"];
         let given = ["--policy", &path("policy.yaml"), "--overrides", &path("overrides.yaml")];
         let ran = run(&[&["serve"][..], &given, &ports].concat());
         assert!(ran.code != 0 && ran.err.contains(reason), "{} {}", ran.code, ran.err);
@@ -84,7 +84,7 @@ fn the_commands_set_list_and_delete() {
     }
     let unknown = ["override", "set", "edgy", "--deny", "--permanent"];
     let ran = run(&[&unknown[..], &side].concat()).with_code(69);
-    assert!(ran.err.contains("no domain and no rule"), "{}", ran.err);
+    assert!(ran.err.contains("neither a domain nor a rule"), "{}", ran.err);
     let past = set(&["--deny", "--until", "2020-01-01T00:00:00Z"]).with_code(69);
     assert!(past.err.contains("in the past"), "{}", past.err);
     let list = |more: &[&str]| {
