@@ -24,7 +24,7 @@ use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use self::listing::OverrideEvent;
+use self::listing::{OverrideEvent, effect_of};
 use super::wiring::store_setup::ServiceDecider;
 use crate::clock::Clock;
 use crate::domain::{
@@ -331,7 +331,10 @@ impl OperatorOverrides {
                 let OverrideEntry { target, change, by, reason, .. } = &*entry;
                 let seconds = entry.until.map(|until| until.0.saturating_sub(now.0) / 1_000_000);
                 let kind = kind.as_str();
-                tracing::warn!(kind, %target, %change, seconds, by, reason, "override changed");
+                let effect = effect_of(change);
+                tracing::warn!(
+                    kind, %target, %change, seconds, effect, by, reason, "override changed"
+                );
                 state.recent.push_front(OverrideEvent::new(now, kind, &entry));
             }
         }
