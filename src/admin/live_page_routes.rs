@@ -48,7 +48,7 @@ fn parse_policy_query(query: Option<&str>) -> Result<PolicyQuery, String> {
     })
 }
 
-fn json_response(body: String) -> Response {
+pub(super) fn json_response(body: String) -> Response {
     ([(CONTENT_TYPE, "application/json"), (CACHE_CONTROL, "no-store")], body).into_response()
 }
 

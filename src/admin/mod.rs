@@ -14,7 +14,10 @@ mod metrics_page;
 mod public_routes;
 mod query;
 
-pub use backend::{AdminAction, Backend, OperatorToken, PolicyQuery, SampleQuery, TextResult};
+pub use backend::{
+    AdminAction, Backend, OperatorToken, OverrideParameters, OverrideSelector, PolicyQuery,
+    SampleQuery, TextResult,
+};
 pub use browser_guard::AllowedHosts;
 pub use debug_routes::debug_routes;
 pub use http_server::{HttpLimits, HttpPhase, serve};

@@ -6,22 +6,24 @@
 //! `--hard-limit` after the signal. A second SIGTERM or SIGINT makes it exit immediately. SIGHUP
 //! reloads the policy and the certificates.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::process;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use tokio::time::MissedTickBehavior;
+use tokio::time::{MissedTickBehavior, timeout};
 
 use super::admin_wiring::AdminWiring;
 use super::http_ports::HttpPorts;
 use super::log_level::LogLevelControl;
+use super::operator_overrides::{OperatorOverrides, Requests, base_file, redis_follower};
 use super::policy_source::InitialPolicy;
 use super::process::exit_codes::Failure;
 use super::process::signals::Signals;
 use super::process::watcher_thread::{PollTimer, WatcherThread};
 use super::rates::RateSampler;
-use super::runtime_overrides::RuntimeOverrides;
+use super::store_outage::StoreOutage;
 use super::wiring::certificate_reload::CertificateReloader;
 use super::wiring::server_config;
 use super::wiring::store_setup::ServiceDecider;
@@ -47,6 +49,9 @@ const SWEEP_SLOTS: usize = 131_072;
 
 /// Timeout for the final export of metrics and traces at shutdown, 1 s.
 const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Maximum time that a start waits for the overrides in Redis, 2 s. Reading 100,000 takes about one.
+const OVERRIDES_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs the service until a signal stops it.
 ///
@@ -94,9 +99,12 @@ async fn run(
     let store = AnyStore::open(settings, &started.secret, listener.worker_handles())?;
     let (policy, observer) = (Arc::clone(&started.policy), Arc::clone(&telemetry));
     let decider = Arc::new(Decider::new(policy, store, observer, modes));
-    let overrides = Arc::new(RuntimeOverrides::new(Arc::clone(&decider)));
+    let (overrides, requests) = OperatorOverrides::new(Arc::clone(&decider));
+    let outage = Arc::new(StoreOutage::default());
+    let base = settings.overrides.clone();
+    let base = base.map(|path| base_file::watch(path, Arc::clone(&overrides))).transpose()?;
     let token = settings.debug_token_file.clone().map(admin_actions::watch_token).transpose()?;
-    let rate_limit = rate_limit_service(&decider, settings, response_config);
+    let rate_limit = rate_limit_service(&decider, &overrides, settings, response_config);
     let health = Health::default();
 
     let wiring = AdminWiring {
@@ -111,6 +119,7 @@ async fn run(
         tls_counters: tls.map(|tls| tls.counters()),
         control_plane: started.control_plane_status(),
         overrides: Arc::clone(&overrides),
+        outage: Arc::clone(&outage),
         log_level: Arc::clone(&log_level),
         token,
         rates: RateSampler::default(),
@@ -127,11 +136,17 @@ async fn run(
             return Ok(());
         }
     };
+    follow_overrides(&decider, &overrides, requests, settings);
+    if is_connected {
+        // Otherwise, a new replica would not apply them to its first calls.
+        let _ = timeout(OVERRIDES_TIMEOUT, overrides.wait_until_polled()).await;
+    }
     // Not earlier: it would report a Redis that has had no time to connect as an outage.
-    tokio::spawn(sweep(Arc::clone(&decider), Arc::clone(&overrides), log_level));
+    tokio::spawn(sweep(Arc::clone(&decider), Arc::clone(&overrides), outage, log_level));
     started.become_ready(settings, &health);
     let files = started.files;
-    let watchers = watch_files(started, overrides, certificates)?;
+    let mut watchers = watch_files(started, overrides, certificates)?;
+    watchers.extend(base);
     log_global_modes(configuration);
     log_ready(is_connected, &decider, files, &telemetry.policy_fingerprint());
     let stop = async {
@@ -149,14 +164,30 @@ async fn run(
     // behind. The connections run on the worker threads, which therefore stop last.
     let (cut_off, ()) = tokio::join!(draining.finish_calls(), http_ports.stop(deadline));
     let _ = tokio::time::timeout_at(deadline, decider.store().wait_until_idle()).await;
-    let _ = tokio::time::timeout(LAST_EXPORT_TIMEOUT, exporters.stop()).await;
+    let _ = timeout(LAST_EXPORT_TIMEOUT, exporters.stop()).await;
     draining.stop().await;
     tracing::info!(cut_off, "stopped");
     Ok(())
 }
 
+/// Starts the task that follows the overrides in Redis and carries out the changes of operators.
+fn follow_overrides(
+    decider: &ServiceDecider,
+    overrides: &Arc<OperatorOverrides>,
+    requests: Requests,
+    settings: &Settings,
+) {
+    // `RandomState` is the standard library's only random source.
+    let replica = format!("{:016x}", RandomState::new().hash_one(process::id()));
+    let store = decider.store().redis().map(|redis| redis.remote().override_store(replica));
+    let counts_replicas = settings.replicas.is_none();
+    let overrides = Arc::clone(overrides);
+    tokio::spawn(redis_follower::run(overrides, requests, store, counts_replicas));
+}
+
 fn rate_limit_service(
     decider: &Arc<ServiceDecider>,
+    overrides: &Arc<OperatorOverrides>,
     settings: &Settings,
     response_config: ResponseConfig,
 ) -> Arc<RlsService<ServiceDecider>> {
@@ -164,6 +195,7 @@ fn rate_limit_service(
     service.bounds = server_config::bounds(settings);
     service.has_limits_service = settings.batches;
     service.counter_access = settings.counter_access;
+    service.overrides = Some(Arc::clone(overrides) as _);
     service.open_permissions = server_config::open_permissions(settings);
     Arc::new(service)
 }
@@ -238,7 +270,8 @@ fn exit_at_hard_limit(hard_limit: Duration) {
 /// were not charged, and rules for which the memory store is full.
 async fn sweep(
     decider: Arc<ServiceDecider>,
-    overrides: Arc<RuntimeOverrides>,
+    overrides: Arc<OperatorOverrides>,
+    outage: Arc<StoreOutage>,
     log_level: Arc<LogLevelControl>,
 ) {
     let memory = decider.store().memory();
@@ -250,10 +283,11 @@ async fn sweep(
         if let Some(redis) = decider.store().redis() {
             // Logs the start and the end of outages, also without traffic.
             redis.outage(now);
+            outage.expire(redis, Clock::System.monotonic_now());
         }
         log_overflows(&decider);
         let now = Clock::System.monotonic_now();
-        overrides.expire(now);
+        overrides.expire();
         decider.observer().keep_latency(now);
         log_level.expire(now);
         decider.observer().log_refusals();
@@ -296,7 +330,7 @@ async fn drain_rejected_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Teleme
 /// the control plane client has a separate thread.
 fn watch_files(
     policy: InitialPolicy,
-    overrides: Arc<RuntimeOverrides>,
+    overrides: Arc<OperatorOverrides>,
     certificates: Option<CertificateReloader>,
 ) -> Result<Vec<WatcherThread>, Failure> {
     let mut watchers = Vec::from_iter(policy.attach(overrides)?);

@@ -21,6 +21,7 @@ mod lock;
 mod log_limiter;
 mod named_enum;
 mod outcome;
+mod override_record;
 mod permissions;
 mod repeated_counters;
 mod request;
@@ -58,6 +59,10 @@ pub(crate) use named_enum::named_enum;
 pub use outcome::{
     Answer, Answers, ChargeRecord, ExecutionStatus, LateFate, LateReply, Outcome, Receipt, Source,
     Verdict,
+};
+pub use override_record::{
+    Merged, OVERRIDES_MAX, OverrideRecord, OverrideTable, RECORD_BYTES_MAX, RECORDS_BYTES_MAX,
+    RECORDS_MAX, TOMBSTONE_LIFETIME,
 };
 pub use permissions::{CounterAccess, DomainGrant, Permissions};
 pub use repeated_counters::RepeatedCounters;
