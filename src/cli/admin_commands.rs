@@ -11,6 +11,7 @@ use clap::Args;
 use super::terminal;
 use super::usage_errors::DESCRIPTORS_PLACEHOLDER;
 use crate::app::{self, Failure};
+use crate::settings;
 
 /// Flags for reaching the debug port of a running service.
 #[derive(Args, Debug)]
