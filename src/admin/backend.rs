@@ -52,6 +52,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Reports the current rates, the latency percentiles and the state of the store, as JSON.
     fn now(&self) -> String;
 
+    /// Reports the rates of the last hour, with at most `rules_max` rules, as JSON.
+    fn history(&self, rules_max: usize) -> String;
+
     /// Predicts the decision on a request without charging any counter, as JSON.
     fn try_request(&self, query: SampleQuery) -> impl Future<Output = TextResult> + Send;
 

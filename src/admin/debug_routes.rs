@@ -28,6 +28,7 @@ const ENDPOINTS: &str = "\
 /policy      the policy in force, as JSON: ?search=TEXT&most=NUMBER
 /top         keys rejected most: now, in the last hour, in the last day
 /now         decisions per second, latency, modes that are on, state of the store
+/history     the last hour in steps of 10 s: rates, latency, rules: ?rules=NUMBER
 /explain     ?domain=D&descriptor=k=v,k2=v2 (repeatable): which rules match, and why
 /try         the same and &hits=N: predicts the answer to this request; charges nothing
 /counter     ?domain=D&descriptor=k=v,k2=v2: the state of its counters

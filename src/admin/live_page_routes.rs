@@ -1,4 +1,5 @@
-//! JSON routes of the live page on the debug port: `/policy`, `/top`, `/now` and `/try`.
+//! JSON routes of the live page on the debug port: `/policy`, `/top`, `/now`,
+//! `/history` and `/try`.
 
 use std::sync::Arc;
 
@@ -11,17 +12,27 @@ use axum::routing::get;
 use super::backend::{Backend, PolicyQuery};
 use super::query::{Query, parse_sample};
 use super::{page_route, respond};
+use crate::telemetry::HISTORY_RULES_MAX;
 
 /// Default and maximum value of the `most` parameter of `/policy`, which limits the number of rules
 /// in the response. Larger than any policy, so that the default lists every rule: tools that
 /// compare policies need the full list.
 const RULES_MAX: u64 = 10_000_000;
 
+/// Default of the `rules` parameter of `/history`: the rules that an operator looks at first.
+const HISTORY_RULES: u64 = 20;
+
 /// Builds the routes that serve the live page's data.
 pub(super) fn live_page_routes<B: Backend>() -> Router<Arc<B>> {
     let policy = async |State(backend): State<Arc<B>>, RawQuery(query): RawQuery| {
         let query = parse_policy_query(query.as_deref());
         respond(query.map(|query| backend.policy(&query)), json_response)
+    };
+    let history = async |State(backend): State<Arc<B>>, RawQuery(query): RawQuery| {
+        let usage = "usage: rules=NUMBER, optional";
+        let rules_max = Query::parse(query.as_deref(), &["rules"], &[], usage)
+            .and_then(|query| query.parse_number("rules", HISTORY_RULES, HISTORY_RULES_MAX as u64));
+        respond(rules_max.map(|rules_max| backend.history(rules_max as usize)), json_response)
     };
     let try_request = async |State(backend): State<Arc<B>>, RawQuery(query): RawQuery| {
         let usage = "usage: domain=D&descriptor=k=v,k2=v2 (repeatable), optionally &hits=N";
@@ -34,6 +45,7 @@ pub(super) fn live_page_routes<B: Backend>() -> Router<Arc<B>> {
     Router::new()
         .route("/top", page_route(B::top, json_response))
         .route("/now", page_route(B::now, json_response))
+        .route("/history", get(history))
         .route("/policy", get(policy))
         .route("/try", get(try_request))
 }

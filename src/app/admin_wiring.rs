@@ -177,6 +177,10 @@ impl Backend for AdminWiring {
         ))
     }
 
+    fn history(&self, rules_max: usize) -> String {
+        to_json(&self.telemetry.history(rules_max))
+    }
+
     async fn try_request(&self, query: SampleQuery) -> TextResult {
         let sample = sample_request(&query)?;
         dry_run_request(&self.decider, &self.overrides, &self.key_prefix(), &sample).await

@@ -255,6 +255,7 @@ async fn sweep(
         let now = Clock::System.monotonic_now();
         overrides.expire(now);
         decider.observer().keep_latency(now);
+        decider.observer().keep_history(Clock::System.now(), now);
         log_level.expire(now);
         decider.observer().log_refusals();
         decider.observer().log_calls_without_limit(now, &|calls| {

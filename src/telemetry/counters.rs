@@ -14,6 +14,7 @@ use arc_swap::ArcSwap;
 
 use super::calls_without_limit::{Advise, CallsWithoutLimit, NoLimitCount};
 use super::detailed_counters::DetailedCounters;
+use super::history::History;
 use super::hit_counts::count_hits;
 use super::lost_bills::LostBills;
 use super::near_log::NearLog;
@@ -24,7 +25,7 @@ use super::rule_counters::{CountsByCode, RuleCounters, RuleName, RuleTable, Rule
 use super::top_rejected::TopRefusals;
 use crate::domain::{
     CheckEvent, Code, Decision, DetailedCheck, DurationHistogram, HistogramSnapshot, InvalidReason,
-    LimitedBy, Micros, NearEvent, NoLimitReason, Observer, RefusalEvent, Request, RpcOutcome,
+    LimitedBy, Lock, Micros, NearEvent, NoLimitReason, Observer, RefusalEvent, Request, RpcOutcome,
     RuleId, Source, Trace, TraceParent, ValueDisplay, add_relaxed,
 };
 
@@ -86,6 +87,7 @@ pub struct Telemetry {
     /// Number of overrides that operators have set.
     pub(super) overrides_set: AtomicU64,
     pub(super) recent_latency: RecentLatency,
+    pub(super) history: Lock<History>,
     refusal_log: RefusalLog,
     /// Log of the calls that would be rejected without shadow mode.
     shadow_log: RefusalLog,
@@ -124,6 +126,7 @@ impl Telemetry {
             blocked_checks: AtomicU64::new(0),
             overrides_set: AtomicU64::new(0),
             recent_latency: RecentLatency::default(),
+            history: Lock::default(),
             refusal_log: RefusalLog::default(),
             shadow_log: RefusalLog::default(),
             near_log: NearLog::default(),

@@ -14,7 +14,7 @@
 //! | `prometheus`, `prometheus_writer` | the metrics page |
 //! | [`otlp`], `otlp_metrics` | export of traces and metrics, sampling |
 //! | `top_rejected` | statistics of the keys that each limit rejects most |
-//! | `snapshot`, `recent_latency` | snapshot of the counters, and latencies, for the live page |
+//! | `snapshot`, `recent_latency`, `history` | snapshot of the counters, latencies, and the last hour, for the live page |
 //! | `lost_bills` | bills not charged in full, and the warning about them |
 //! | `logging`, `refusal_log` | log output; log of rejected calls |
 
@@ -23,6 +23,7 @@ mod compat_names;
 mod counters;
 mod detailed_counters;
 mod families;
+mod history;
 mod hit_counts;
 mod logging;
 mod lost_bills;
@@ -41,6 +42,7 @@ mod top_rejected;
 
 pub use calls_without_limit::{Advise, NoLimitCalls, NoLimitCount};
 pub use counters::Telemetry;
+pub use history::{HISTORY_RULES_MAX, HistoryReport};
 pub use logging::{LogHandle, init_logging};
 pub use metric::{
     Labels, MetricFamily, MetricKind, MetricSink, MetricSource, MetricUnit, MetricValue,
