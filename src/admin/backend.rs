@@ -47,7 +47,7 @@ pub trait Backend: Send + Sync + 'static {
     fn policy(&self, query: &PolicyQuery) -> String;
 
     /// Lists the keys with the most rejections, as JSON.
-    fn top(&self) -> String;
+    fn top(&self, scope: Scope) -> impl Future<Output = String> + Send;
 
     /// Reports the current rates, the latency percentiles and the state of the store, as JSON.
     fn now(&self) -> String;
@@ -76,6 +76,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Carries out an operator's change and returns a message for the operator.
     fn run_action(&self, action: AdminAction) -> TextResult;
 
+    /// Returns a random number of the process.
+    fn instance(&self) -> u64;
+
     /// Returns the operator token. Called for each request that changes the service, so that a
     /// rotated token takes effect without a restart.
     fn token(&self) -> OperatorToken;
@@ -90,6 +93,15 @@ pub struct SampleQuery {
     pub descriptors: Vec<String>,
     /// Hits that each descriptor would charge; 0 only checks the limits.
     pub hits: u64,
+}
+
+/// Replicas for which a page answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All replicas that `--peers` names, and this one.
+    All,
+    /// This replica alone, which asks no other.
+    Replica,
 }
 
 /// Query parameters of `/policy`.

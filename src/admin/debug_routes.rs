@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{RawQuery, State};
-use axum::http::HeaderMap;
-use axum::middleware::from_fn;
+use axum::http::{HeaderMap, HeaderValue};
+use axum::middleware::{from_fn, map_response};
+use axum::response::Response;
 use axum::routing::get;
 
 use super::action_routes::action_routes;
@@ -44,6 +45,9 @@ POST, with `Authorization: Bearer TOKEN` (the token of --debug-token-file), in t
 /log-level         ?to=off|error|warn|info|debug&for=SECONDS
 ";
 
+/// Header with a random number of the process, by which other replicas tell their peers apart.
+pub const INSTANCE_HEADER: &str = "tidegate-instance";
+
 /// Builds the routes of the debug port, protected against requests from hostile web pages.
 /// `/stats/prometheus` shows `metrics`.
 pub fn debug_routes<B: Backend>(
@@ -56,6 +60,7 @@ pub fn debug_routes<B: Backend>(
         let query = parse_sample(query.as_deref(), &["domain"], usage);
         respond(query.and_then(|query| backend.explain(&query)), text_response)
     };
+    let instance = HeaderValue::from(backend.instance());
     Router::new()
         .route("/", get(async |headers: HeaderMap| page_or_text(&headers, ENDPOINTS)))
         .route("/rlconfig", page_route(B::rlconfig, text_response))
@@ -67,4 +72,8 @@ pub fn debug_routes<B: Backend>(
         .with_state(backend)
         .merge(metrics_routes(metrics, "/stats/prometheus"))
         .layer(from_fn(move |request, next| protect(hosts, request, next)))
+        .layer(map_response(move |mut response: Response| {
+            response.headers_mut().insert(INSTANCE_HEADER, instance.clone());
+            std::future::ready(response)
+        }))
 }

@@ -42,8 +42,17 @@ pub(super) fn live_page_routes<B: Backend>() -> Router<Arc<B>> {
         };
         respond(result, json_response)
     };
+    let top = async |State(backend): State<Arc<B>>, RawQuery(query): RawQuery| {
+        let usage = "usage: scope=all|replica, optional";
+        let query = Query::parse(query.as_deref(), &["scope"], &[], usage);
+        let result = match query.and_then(|query| query.parse_scope()) {
+            Ok(scope) => Ok(backend.top(scope).await),
+            Err(reason) => Err(reason),
+        };
+        respond(result, json_response)
+    };
     Router::new()
-        .route("/top", page_route(B::top, json_response))
+        .route("/top", get(top))
         .route("/now", page_route(B::now, json_response))
         .route("/history", get(history))
         .route("/policy", get(policy))

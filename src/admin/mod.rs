@@ -14,9 +14,11 @@ mod metrics_page;
 mod public_routes;
 mod query;
 
-pub use backend::{AdminAction, Backend, OperatorToken, PolicyQuery, SampleQuery, TextResult};
+pub use backend::{
+    AdminAction, Backend, OperatorToken, PolicyQuery, SampleQuery, Scope, TextResult,
+};
 pub use browser_guard::AllowedHosts;
-pub use debug_routes::debug_routes;
+pub use debug_routes::{INSTANCE_HEADER, debug_routes};
 pub use http_server::{HttpLimits, HttpPhase, serve};
 pub use metrics_page::{MetricsEndpoint, metrics_routes};
 pub use public_routes::{JsonBodies, public_routes};

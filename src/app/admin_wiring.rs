@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
+use serde::Serialize;
 
 use super::log_level::LogLevelControl;
+use super::peers::{Peers, ReplicaState};
 use super::process::exit_codes::Failure;
 use super::process::watcher_thread::WatchedValue;
 use super::rates::RateSampler;
@@ -16,14 +18,14 @@ use super::wiring::{control_plane_metrics, process_metrics, server_config, store
 use super::{Configuration, SampleRequest, admin_actions, explain_offline, page_data};
 use crate::admin::{
     AdminAction, Backend, JsonBodies, MetricsEndpoint, OperatorToken, PolicyQuery, SampleQuery,
-    TextResult,
+    Scope, TextResult,
 };
 use crate::clock::Clock;
 use crate::control_plane::ControlPlaneStatus;
 use crate::domain::{CallerMemory, HttpReply, UnreadableCallers};
 use crate::server::{ConnectionStats, Health, RlsService, TlsCounters};
 use crate::store::redis::script::keys::Prefix;
-use crate::telemetry::{AllMetrics, MetricsPage, Telemetry, export_metrics};
+use crate::telemetry::{AllMetrics, MetricsPage, Telemetry, TopReport, export_metrics};
 
 /// Components of the service that the HTTP ports show and change.
 pub(crate) struct AdminWiring {
@@ -42,7 +44,8 @@ pub(crate) struct AdminWiring {
     pub(crate) overrides: Arc<RuntimeOverrides>,
     pub(crate) log_level: Arc<LogLevelControl>,
     /// Token of the operators; `None` if no token file is configured.
-    pub(crate) token: Option<WatchedValue<String>>,
+    pub(crate) token: Option<Arc<WatchedValue<String>>>,
+    pub(crate) peers: Arc<Peers>,
     pub(crate) rates: RateSampler,
 }
 
@@ -158,9 +161,14 @@ impl Backend for AdminWiring {
         to_json(&page_data::list_rules(&policy, &self.decider.policy(), &overrides, query))
     }
 
-    fn top(&self) -> String {
+    async fn top(&self, scope: Scope) -> String {
         let names = |rule, limit| page_data::limit_name(&self.decider.policy(), rule, limit);
-        to_json(&self.telemetry.top_rejected().report(Clock::System.now(), &names))
+        let report = self.telemetry.top_rejected().report(Clock::System.now(), &names);
+        let peers = match scope {
+            Scope::All => self.peers.ask("/top").await,
+            Scope::Replica => Arc::default(),
+        };
+        to_json(&TopResponse { report, replicas: peers.iter().map(ReplicaState::new).collect() })
     }
 
     fn now(&self) -> String {
@@ -203,12 +211,25 @@ impl Backend for AdminWiring {
         admin_actions::run_action(&self.decider, &self.overrides, &self.log_level, action)
     }
 
+    fn instance(&self) -> u64 {
+        self.peers.instance()
+    }
+
     fn token(&self) -> OperatorToken {
         match &self.token {
             None => OperatorToken::NotConfigured,
             Some(token) => token.get().map_or(OperatorToken::Unreadable, OperatorToken::Text),
         }
     }
+}
+
+/// Response of `/top`.
+#[derive(Serialize)]
+struct TopResponse<'a> {
+    #[serde(flatten)]
+    report: TopReport,
+    /// Other replicas, each with whether it has answered.
+    replicas: Vec<ReplicaState<'a>>,
 }
 
 fn sample_request(query: &SampleQuery) -> Result<SampleRequest, String> {

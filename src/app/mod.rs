@@ -17,6 +17,7 @@ mod admin_actions;
 mod admin_wiring;
 mod log_level;
 mod page_data;
+mod peers;
 mod rates;
 mod runtime_overrides;
 mod try_request;

@@ -16,6 +16,7 @@ use tokio::time::MissedTickBehavior;
 use super::admin_wiring::AdminWiring;
 use super::http_ports::HttpPorts;
 use super::log_level::LogLevelControl;
+use super::peers::Peers;
 use super::policy_source::InitialPolicy;
 use super::process::exit_codes::Failure;
 use super::process::signals::Signals;
@@ -96,6 +97,8 @@ async fn run(
     let decider = Arc::new(Decider::new(policy, store, observer, modes));
     let overrides = Arc::new(RuntimeOverrides::new(Arc::clone(&decider)));
     let token = settings.debug_token_file.clone().map(admin_actions::watch_token).transpose()?;
+    let token = token.map(Arc::new);
+    let peers = Peers::start(&settings.peers, token.clone())?;
     let rate_limit = rate_limit_service(&decider, settings, response_config);
     let health = Health::default();
 
@@ -113,6 +116,7 @@ async fn run(
         overrides: Arc::clone(&overrides),
         log_level: Arc::clone(&log_level),
         token,
+        peers,
         rates: RateSampler::default(),
     };
     let (metrics, exporters) = wiring.start_metrics()?;
