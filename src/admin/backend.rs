@@ -50,10 +50,10 @@ pub trait Backend: Send + Sync + 'static {
     fn top(&self, scope: Scope) -> impl Future<Output = String> + Send;
 
     /// Reports the current rates, the latency percentiles and the state of the store, as JSON.
-    fn now(&self) -> String;
+    fn now(&self, scope: Scope) -> impl Future<Output = String> + Send;
 
     /// Reports the rates of the last hour, with at most `rules_max` rules, as JSON.
-    fn history(&self, rules_max: usize) -> String;
+    fn history(&self, rules_max: usize, scope: Scope) -> impl Future<Output = String> + Send;
 
     /// Predicts the decision on a request without charging any counter, as JSON.
     fn try_request(&self, query: SampleQuery) -> impl Future<Output = TextResult> + Send;

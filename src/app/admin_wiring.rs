@@ -6,7 +6,7 @@ use http::HeaderMap;
 use serde::Serialize;
 
 use super::log_level::LogLevelControl;
-use super::peers::{Peers, ReplicaState};
+use super::peers::{PeerAnswers, Peers, ReplicaState};
 use super::process::exit_codes::Failure;
 use super::process::watcher_thread::WatchedValue;
 use super::rates::RateSampler;
@@ -25,7 +25,7 @@ use crate::control_plane::ControlPlaneStatus;
 use crate::domain::{CallerMemory, HttpReply, UnreadableCallers};
 use crate::server::{ConnectionStats, Health, RlsService, TlsCounters};
 use crate::store::redis::script::keys::Prefix;
-use crate::telemetry::{AllMetrics, MetricsPage, Telemetry, TopReport, export_metrics};
+use crate::telemetry::{AllMetrics, MetricsPage, Telemetry, export_metrics};
 
 /// Components of the service that the HTTP ports show and change.
 pub(crate) struct AdminWiring {
@@ -103,6 +103,13 @@ impl AdminWiring {
         server_config::is_json_enabled(&self.configuration.settings).then(bodies)
     }
 
+    async fn ask_peers(&self, path: &'static str, scope: Scope) -> PeerAnswers {
+        match scope {
+            Scope::All => self.peers.ask(path).await,
+            Scope::Replica => Arc::default(),
+        }
+    }
+
     fn list_overrides(&self) -> Vec<OverrideView> {
         self.overrides.list(Clock::System.monotonic_now())
     }
@@ -163,30 +170,35 @@ impl Backend for AdminWiring {
 
     async fn top(&self, scope: Scope) -> String {
         let names = |rule, limit| page_data::limit_name(&self.decider.policy(), rule, limit);
-        let report = self.telemetry.top_rejected().report(Clock::System.now(), &names);
-        let peers = match scope {
-            Scope::All => self.peers.ask("/top").await,
-            Scope::Replica => Arc::default(),
-        };
-        to_json(&TopResponse { report, replicas: peers.iter().map(ReplicaState::new).collect() })
+        let response = self.telemetry.top_rejected().report(Clock::System.now(), &names);
+        let peers = self.ask_peers("/top", scope).await;
+        let replicas = peers.iter().map(ReplicaState::new).collect();
+        to_json(&OfReplicas { response, replicas })
     }
 
-    fn now(&self) -> String {
+    async fn now(&self, scope: Scope) -> String {
+        let peers = self.ask_peers("/now", scope).await;
         let rates = self.rates.sample(Clock::System.now(), || self.telemetry.snapshot());
         let control_plane = self.control_plane.as_deref();
-        to_json(&page_data::build_now_response(
+        let (loaded, overrides) = (self.overrides.loaded(), self.list_overrides());
+        let mut response = page_data::build_now_response(
             &self.decider,
             &self.telemetry,
-            &self.overrides.loaded(),
-            &self.list_overrides(),
+            &loaded,
+            &overrides,
             &rates,
             control_plane,
             &self.unreadable,
-        ))
+        );
+        response.ready = self.is_ready();
+        let replicas = peers.iter().map(ReplicaState::with_answer).collect();
+        to_json(&OfReplicas { response, replicas })
     }
 
-    fn history(&self, rules_max: usize) -> String {
-        to_json(&self.telemetry.history(rules_max))
+    async fn history(&self, rules_max: usize, scope: Scope) -> String {
+        let peers = self.ask_peers("/history", scope).await;
+        let replicas = peers.iter().map(ReplicaState::with_answer).collect();
+        to_json(&OfReplicas { response: self.telemetry.history(rules_max), replicas })
     }
 
     async fn try_request(&self, query: SampleQuery) -> TextResult {
@@ -223,12 +235,11 @@ impl Backend for AdminWiring {
     }
 }
 
-/// Response of `/top`.
+/// Response of this replica, with the states of the others.
 #[derive(Serialize)]
-struct TopResponse<'a> {
+struct OfReplicas<'a, R> {
     #[serde(flatten)]
-    report: TopReport,
-    /// Other replicas, each with whether it has answered.
+    response: R,
     replicas: Vec<ReplicaState<'a>>,
 }
 

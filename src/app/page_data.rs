@@ -91,6 +91,10 @@ fn matches_search(view: &RuleView<'_>, lowercase_text: &str) -> bool {
 #[derive(Serialize)]
 pub(super) struct NowResponse<'a> {
     version: &'static str,
+    /// Whether the replica accepts calls.
+    pub(super) ready: bool,
+    /// Fingerprint of the active policy.
+    policy_fingerprint: String,
     time_ms: u64,
     rules_total: usize,
     #[serde(flatten)]
@@ -239,6 +243,8 @@ pub(super) fn build_now_response<'a>(
     calls_without_limit.truncate(NO_LIMIT_COUNTS_MAX);
     NowResponse {
         version: env!("CARGO_PKG_VERSION"),
+        ready: false,
+        policy_fingerprint: telemetry.policy_fingerprint(),
         time_ms: now.0 / 1_000,
         rules_total: decider.policy().rules().len(),
         rates,

@@ -59,12 +59,18 @@ pub(crate) struct ReplicaState<'a> {
     answered: bool,
     /// Why it has not answered.
     reason: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    answer: Option<&'a Value>,
 }
 
-impl ReplicaState<'_> {
-    pub(crate) fn new(answer: &PeerAnswer) -> ReplicaState<'_> {
+impl<'a> ReplicaState<'a> {
+    pub(crate) fn new(answer: &'a PeerAnswer) -> Self {
         let reason = answer.result.as_ref().err().map(String::as_str);
-        ReplicaState { name: &answer.name, answered: reason.is_none(), reason }
+        ReplicaState { name: &answer.name, answered: reason.is_none(), reason, answer: None }
+    }
+
+    pub(crate) fn with_answer(answer: &'a PeerAnswer) -> Self {
+        ReplicaState { answer: answer.result.as_ref().ok(), ..Self::new(answer) }
     }
 }
 

@@ -100,7 +100,7 @@ impl History {
         if self.points.len() == POINTS_MAX {
             self.intervals.pop_front();
             self.points.pop_front();
-            self.rules.iter_mut().for_each(|rule| drop(rule.points.pop_front()));
+            self.rules.iter_mut().for_each(|rule| _ = rule.points.pop_front());
         }
         self.intervals.push_back(next.interval);
         self.points.push_back(point_values(&before.totals, &next.totals, rate));
