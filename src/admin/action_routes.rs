@@ -14,9 +14,12 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 
-use super::backend::{AdminAction, Backend, OperatorToken, TextResult};
+use super::backend::{
+    AdminAction, Backend, OperatorToken, OverrideParameters, OverrideSelector, TextResult,
+};
+use super::live_page_routes::json_response;
 use super::query::Query;
-use super::{page_route, respond, text_response};
+use super::{error_response, page_route, respond, text_response};
 
 /// Maximum lifetime of an operator's change, in seconds: 30 days. A change that must last longer
 /// belongs in the policy.
@@ -33,11 +36,23 @@ pub(super) fn action_routes<B: Backend>() -> Router<Arc<B>> {
             let result = handle_counters(&*backend, query.as_deref(), true).await;
             Ok::<_, AuthError>(respond(result, text_response))
         };
+    let overrides = async |State(backend): State<Arc<B>>, RawQuery(query): RawQuery| {
+        let usage = "usage: optionally after=ID&format=text|json";
+        let query = Query::parse(query.as_deref(), &["after", "format"], &[], usage);
+        query.map_err(|reason| error_response(StatusCode::BAD_REQUEST, &reason)).and_then(|query| {
+            let after = query.value("after").unwrap_or_default();
+            match query.value("format") {
+                None | Some("text") => Ok(text_response(backend.overrides(after, false))),
+                Some("json") => Ok(json_response(backend.overrides(after, true))),
+                Some(_) => Err(error_response(StatusCode::BAD_REQUEST, usage)),
+            }
+        })
+    };
     Router::new()
-        .route("/switches", page_route(B::overrides, text_response))
+        .route("/overrides", get(overrides))
         .route("/log-level", page_route(B::log_level, text_response).merge(action(parse_log_level)))
-        .route("/switch", action(parse_set_override))
-        .route("/undo", action(parse_remove_overrides))
+        .route("/override", action(parse_set_override))
+        .route("/override/delete", action(parse_delete_overrides))
         .route("/leave-store", action(parse_disable_store))
         .route("/return-to-store", action(|_| Ok(AdminAction::EnableStore)))
         .route("/counter", get(counter))
@@ -53,7 +68,10 @@ fn action<B: Backend>(
                     headers: HeaderMap,
                     RawQuery(query): RawQuery| {
             authorize(&headers, &backend.token())?;
-            let result = parse(query.as_deref()).and_then(|action| backend.run_action(action));
+            let result = match parse(query.as_deref()) {
+                Ok(action) => backend.run_action(action).await,
+                Err(reason) => Err(reason),
+            };
             Ok::<Response, AuthError>(respond(result, text_response))
         },
     )
@@ -120,18 +138,51 @@ async fn handle_counters(backend: &impl Backend, query: Option<&str>, reset: boo
     }
 }
 
+/// Parameters of an override that become fields of its JSON form.
+const OVERRIDE_FIELDS: &[&str] = &[
+    "descriptor",
+    "limit",
+    "burst",
+    "anchor",
+    "limit_name",
+    "mode",
+    "scale",
+    "until",
+    "reason",
+    "by",
+];
+
 fn parse_set_override(query: Option<&str>) -> Result<AdminAction, String> {
-    let usage = "usage: target=DOMAIN_OR_PATH&to=shadow|allow|deny|20%25, optionally &for=SECONDS";
-    let query = parse_parameters(query, &["target", "to", "for"], usage)?;
-    let (target, to) = query.value("target").zip(query.value("to")).ok_or(usage)?;
-    let (target, to) = (target.to_owned(), to.to_owned());
-    Ok(AdminAction::SetOverride { target, to, lifetime: parse_lifetime(&query)? })
+    let usage = "usage: target=DOMAIN_OR_RULE, optionally &descriptor=k=v,k2=v2; one of \
+                 &limit=N&burst=N&anchor=DAY&limit_name=NAME, &mode=unlimited|deny|shadow, \
+                 &scale=20%25; one of &for=SECONDS, &until=TIME, &permanent=true; optionally \
+                 &reason=TEXT&by=NAME";
+    let names = [&["target", "for", "permanent"], OVERRIDE_FIELDS].concat();
+    let query = parse_parameters(query, &names, usage)?;
+    let target = query.value("target").ok_or(usage)?.to_owned();
+    let field = |name: &&str| Some(((*name).to_owned(), query.value(name)?.to_owned()));
+    let fields = OVERRIDE_FIELDS.iter().filter_map(field).collect();
+    let is_permanent = match query.value("permanent") {
+        None => false,
+        Some("true") => true,
+        Some(_) => return Err(usage.to_owned()),
+    };
+    let lifetime = parse_lifetime(&query)?;
+    Ok(AdminAction::SetOverride(OverrideParameters { target, fields, lifetime, is_permanent }))
 }
 
-fn parse_remove_overrides(query: Option<&str>) -> Result<AdminAction, String> {
-    let usage = "usage: target=DOMAIN_OR_PATH, or no parameter for every override";
-    let query = parse_parameters(query, &["target"], usage)?;
-    Ok(AdminAction::RemoveOverrides { target: query.value("target").map(str::to_owned) })
+fn parse_delete_overrides(query: Option<&str>) -> Result<AdminAction, String> {
+    let usage = "usage: target=DOMAIN_OR_RULE, optionally \
+                 &descriptor=k=v,k2=v2&limit_name=NAME&kind=numbers|scale|mode; without target, kind= \
+                 deletes all of that kind on domains and rules";
+    let names = ["target", "descriptor", "limit_name", "kind"];
+    let query = parse_parameters(query, &names, usage)?;
+    let [target, descriptor, limit_name, kind] =
+        names.map(|name| query.value(name).map(str::to_owned));
+    if target.is_none() && (kind.is_none() || descriptor.is_some()) {
+        return Err(usage.to_owned());
+    }
+    Ok(AdminAction::DeleteOverrides(OverrideSelector { target, descriptor, limit_name, kind }))
 }
 
 fn parse_disable_store(query: Option<&str>) -> Result<AdminAction, String> {
@@ -160,23 +211,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_override_has_a_target_a_value_and_a_lifetime() {
-        let action = parse_set_override(Some("target=edge.client&to=20%25&for=60s")).unwrap();
-        let lifetime = Some(Duration::from_secs(60));
-        let (target, to) = ("edge.client".to_owned(), "20%".to_owned());
-        assert_eq!(action, AdminAction::SetOverride { target, to, lifetime });
-        for bad in ["", "target=a", "target=a&to=deny&fro=1", "target=a&to=deny&for=0", "to=x&to=y"]
-        {
+    fn an_override_has_a_target_a_change_and_an_end() {
+        let query = "target=edge.client&descriptor=client%3Dann&limit=500&for=60s&reason=T-1";
+        let fields = [("descriptor", "client=ann"), ("limit", "500"), ("reason", "T-1")];
+        let expected = OverrideParameters {
+            target: "edge.client".to_owned(),
+            fields: fields.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec(),
+            lifetime: Some(Duration::from_secs(60)),
+            is_permanent: false,
+        };
+        let action = parse_set_override(Some(query));
+        assert_eq!(action, Ok(AdminAction::SetOverride(expected)));
+        for bad in ["", "mode=deny", "target=a&mode=deny&fro=1", "target=a&mode=deny&for=0"] {
+            assert!(parse_set_override(Some(bad)).is_err(), "{bad}");
+        }
+        for bad in ["target=a&mode=deny&permanent=yes", "target=a&limit=1&limit=2"] {
             assert!(parse_set_override(Some(bad)).is_err(), "{bad}");
         }
     }
 
     #[test]
+    fn a_deletion_without_a_target_needs_a_kind() {
+        for bad in [None, Some(""), Some("descriptor=a=b"), Some("kind=mode&descriptor=a=b")] {
+            assert!(parse_delete_overrides(bad).is_err(), "{bad:?}");
+        }
+        for good in ["target=edge", "kind=mode", "target=edge&descriptor=a=b&kind=numbers"] {
+            assert!(parse_delete_overrides(Some(good)).is_ok(), "{good}");
+        }
+    }
+
+    #[test]
     fn an_empty_parameter_is_an_error_and_not_an_absent_one() {
-        let error = parse_set_override(Some("target=a&to=deny&for=")).unwrap_err();
+        let error = parse_set_override(Some("target=a&mode=deny&for=")).unwrap_err();
         assert!(error.starts_with("for= is empty"), "{error}");
-        assert!(parse_remove_overrides(Some("target=")).is_err());
-        assert!(parse_remove_overrides(None).is_ok());
+        assert!(parse_delete_overrides(Some("target=&kind=mode")).is_err());
         assert!(parse_disable_store(Some("for=")).is_err());
         assert!(parse_log_level(Some("to=debug&for=")).is_err());
     }

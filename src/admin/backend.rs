@@ -58,8 +58,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Predicts the decision on a request without charging any counter, as JSON.
     fn try_request(&self, query: SampleQuery) -> impl Future<Output = TextResult> + Send;
 
-    /// Lists the active overrides.
-    fn overrides(&self) -> String;
+    /// Lists overrides in force after the one with the id `after`, as text or as JSON.
+    fn overrides(&self, after: &str, as_json: bool) -> String;
 
     /// Reports the current log level and, if an operator changed it, when the change expires.
     fn log_level(&self) -> String;
@@ -74,7 +74,7 @@ pub trait Backend: Send + Sync + 'static {
     ) -> impl Future<Output = TextResult> + Send;
 
     /// Carries out an operator's change and returns a message for the operator.
-    fn run_action(&self, action: AdminAction) -> TextResult;
+    fn run_action(&self, action: AdminAction) -> impl Future<Output = TextResult> + Send;
 
     /// Returns a random number of the process.
     fn instance(&self) -> u64;
@@ -113,25 +113,41 @@ pub struct PolicyQuery {
     pub rules_max: usize,
 }
 
+/// Override as an operator describes it. Its end is one of `lifetime`, the field `until`, and
+/// `is_permanent`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OverrideParameters {
+    /// Target of the override: a domain, or the path of a rule as listed by `/rlconfig`.
+    pub target: String,
+    /// Values of the other parameters by name, such as `descriptor`, `limit`, or `reason`.
+    pub fields: Vec<(String, String)>,
+    /// Time until the override ends.
+    pub lifetime: Option<Duration>,
+    /// Whether the override has no end.
+    pub is_permanent: bool,
+}
+
+/// Overrides to delete: those that fit every value that is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OverrideSelector {
+    /// Domain, or path of a rule. `None` selects those of every domain and rule.
+    pub target: Option<String>,
+    /// Descriptor, as `k=v,k2=v2`. `None` selects those that apply to whole domains and rules.
+    pub descriptor: Option<String>,
+    /// Name of the limit.
+    pub limit_name: Option<String>,
+    /// Kind of the change: `numbers`, `scale`, or `mode`.
+    pub kind: Option<String>,
+}
+
 /// Change requested by an operator. A change without a `lifetime` lasts until an operator undoes it
 /// or the process ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminAction {
-    /// Overrides the limits of a rule, or of all rules in a domain.
-    SetOverride {
-        /// Target of the override: a domain, or the path of a rule as listed by `/rlconfig`.
-        target: String,
-        /// Override to set: `shadow`, `allow`, `deny`, or a percentage of the limit such as `20%`.
-        to: String,
-        /// Time until the override expires, or `None` if it never does.
-        lifetime: Option<Duration>,
-    },
-    /// Removes the override of one target, or removes all overrides.
-    RemoveOverrides {
-        /// Target of the override to remove: a domain or the path of a rule. `None` removes all
-        /// overrides.
-        target: Option<String>,
-    },
+    /// Overrides the limits of a domain, a rule, or values.
+    SetOverride(OverrideParameters),
+    /// Deletes the overrides that the selector selects.
+    DeleteOverrides(OverrideSelector),
     /// Makes the service act as if Redis were unavailable, to simulate an outage.
     DisableStore {
         /// Time until the simulated outage ends, or `None` if it lasts until

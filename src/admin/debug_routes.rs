@@ -33,13 +33,17 @@ const ENDPOINTS: &str = "\
 /explain     ?domain=D&descriptor=k=v,k2=v2 (repeatable): which rules match, and why
 /try         the same and &hits=N: predicts the answer to this request; charges nothing
 /counter     ?domain=D&descriptor=k=v,k2=v2: the state of its counters
-/switches    overrides in force
+/overrides   overrides in force: ?after=ID&format=json
 /log-level   the log level and how long it holds
 
-POST, with `Authorization: Bearer TOKEN` (the token of --debug-token-file), in this replica only:
+POST, with `Authorization: Bearer TOKEN` (the token of --debug-token-file), on all replicas that share
+Redis:
+/override          ?target=DOMAIN_OR_RULE&descriptor=k=v&limit=N, or mode=, or scale=; and for=, until=,
+                   or permanent=true; reason=, by=
+/override/delete   ?target=DOMAIN_OR_RULE&descriptor=k=v
+
+The same, in this replica only:
 /reset             ?domain=D&descriptor=k=v,k2=v2: resets its counters
-/switch            ?target=DOMAIN_OR_PATH&to=shadow|allow|deny|20%25&for=SECONDS
-/undo              ?target=DOMAIN_OR_PATH, or without it every override
 /leave-store       ?for=SECONDS: acts as if Redis were unavailable
 /return-to-store   uses Redis again
 /log-level         ?to=off|error|warn|info|debug&for=SECONDS

@@ -86,7 +86,7 @@ fn parse_history_query(query: Option<&str>) -> Result<(usize, Scope), String> {
     Ok((usize::try_from(rules_max).unwrap_or(HISTORY_RULES_MAX), query.parse_scope()?))
 }
 
-fn json_response(body: String) -> Response {
+pub(super) fn json_response(body: String) -> Response {
     ([(CONTENT_TYPE, "application/json"), (CACHE_CONTROL, "no-store")], body).into_response()
 }
 

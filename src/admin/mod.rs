@@ -15,7 +15,8 @@ mod public_routes;
 mod query;
 
 pub use backend::{
-    AdminAction, Backend, OperatorToken, PolicyQuery, SampleQuery, Scope, TextResult,
+    AdminAction, Backend, OperatorToken, OverrideParameters, OverrideSelector, PolicyQuery,
+    SampleQuery, Scope, TextResult,
 };
 pub use browser_guard::AllowedHosts;
 pub use debug_routes::{INSTANCE_HEADER, debug_routes};

@@ -1,6 +1,6 @@
 //! Carries out the admin actions of the debug port on the running service.
 //!
-//! `admin` has the routes and checks the token; `runtime_overrides` keeps the overrides.
+//! `admin` has the routes and checks the token; `operator_overrides` keeps the overrides.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -9,16 +9,18 @@ use std::time::Duration;
 use super::descriptor_arg::parse_descriptor;
 use super::log_level::LogLevelControl;
 use super::offline_engine::to_entries;
+use super::operator_overrides::OperatorOverrides;
+use super::operator_overrides::listing::OverrideView;
 use super::process::exit_codes::Failure;
 use super::process::files_and_env::read_secret_file;
 use super::process::watcher_thread::WatchedValue;
-use super::runtime_overrides::{OverrideView, RuntimeOverrides};
+use super::store_outage::StoreOutage;
 use super::wiring::store_setup::ServiceDecider;
 use crate::admin::{AdminAction, TextResult};
 use crate::clock::Clock;
 use crate::decide::CounterSnapshot;
 use crate::domain::{Entry, Hits, Source, Verbosity};
-use crate::policy::{MatchEnd, Policy, RuleOverride};
+use crate::policy::{MatchEnd, Policy};
 
 /// Starts a background thread that rereads the operator's token from its file every second, so that
 /// the token can be rotated. The routes never read the file themselves, so a hanging file system
@@ -34,33 +36,27 @@ pub(super) fn watch_token(path: PathBuf) -> Result<WatchedValue<String>, Failure
 }
 
 /// Carries out an operator's change.
-pub(super) fn run_action(
+pub(super) async fn run_action(
     decider: &ServiceDecider,
-    overrides: &RuntimeOverrides,
+    overrides: &OperatorOverrides,
+    outage: &StoreOutage,
     log_level: &LogLevelControl,
     action: AdminAction,
 ) -> TextResult {
     let now = Clock::System.monotonic_now();
     let redis = || decider.store().redis().ok_or("this service does not use Redis");
     match action {
-        AdminAction::SetOverride { target, to, lifetime } => {
-            let value = RuleOverride::read(&to).map_err(|error| error.to_string())?;
-            overrides.set(&target, value, lifetime, now)?;
-            Ok(format!("{target}: {value} on this replica, {}\n", describe_lifetime(lifetime)))
-        }
-        AdminAction::RemoveOverrides { target } => {
-            match (overrides.remove(target.as_deref()), target) {
-                (0, Some(target)) => Err(format!("no switch is set on {target}")),
-                (removed, _) => Ok(format!("{removed} removed on this replica\n")),
-            }
+        AdminAction::SetOverride(parameters) => overrides.set(overrides.parse(&parameters)?).await,
+        AdminAction::DeleteOverrides(selector) => {
+            overrides.delete(overrides.select(&selector)?).await
         }
         AdminAction::DisableStore { lifetime } => {
-            overrides.disable_store(redis()?, lifetime, now);
+            outage.start(redis()?, lifetime, now);
             let lifetime = describe_lifetime(lifetime);
             Ok(format!("acting as if Redis were unavailable, on this replica, {lifetime}\n"))
         }
         AdminAction::EnableStore => {
-            overrides.enable_store(redis()?);
+            outage.end(redis()?);
             Ok("using Redis again\n".to_owned())
         }
         AdminAction::SetLogLevel { level, lifetime } => {
@@ -80,19 +76,6 @@ fn describe_lifetime(lifetime: Option<Duration>) -> String {
     }
 }
 
-/// Lists the active overrides.
-pub(super) fn list_overrides(decider: &ServiceDecider, overrides: &RuntimeOverrides) -> String {
-    let listed = overrides.list(Clock::System.monotonic_now());
-    let mut text: String = listed.iter().map(|set| format!("{set}\n")).collect();
-    if decider.store().redis().is_some_and(|redis| redis.is_store_disabled()) {
-        text.push_str("(store): away\n");
-    }
-    if text.is_empty() {
-        text.push_str("no switch is set\n");
-    }
-    text
-}
-
 /// Lists the overrides of a domain and of its rules, one per line, beside numbers that are those of
 /// the policy without overrides.
 pub(super) fn describe_overrides(overrides: &[OverrideView], domain: &str) -> String {
@@ -101,14 +84,14 @@ pub(super) fn describe_overrides(overrides: &[OverrideView], domain: &str) -> St
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
     let listed = overrides.iter().filter(is_of_domain);
-    listed.map(|set| format!("switched: {set} ({})\n", set.effect)).collect()
+    listed.map(|set| format!("overridden: {}: {} ({})\n", set.target, set.to, set.effect)).collect()
 }
 
 /// Reads or resets the counters of a descriptor. Uses the limits of the policy without overrides,
 /// because overrides change neither what is counted nor the counters.
 pub(super) async fn inspect_or_reset(
     decider: &ServiceDecider,
-    overrides: &RuntimeOverrides,
+    overrides: &OperatorOverrides,
     domain: &str,
     descriptor: &str,
     reset: bool,
@@ -159,7 +142,7 @@ pub(super) async fn inspect_or_reset(
         }
         let _ = if advice.is_empty() { Ok(()) } else { writeln!(text, "{advice}") };
     }
-    text.push_str(&describe_overrides(&overrides.list(Clock::System.monotonic_now()), domain));
+    text.push_str(&describe_overrides(&overrides.views(), domain));
     Ok(text)
 }
 

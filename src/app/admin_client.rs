@@ -1,4 +1,4 @@
-//! HTTP client for debug ports, used by `tidegate reset`, `tidegate switch`, and `tidegate top`, and
+//! HTTP client for debug ports, used by `tidegate reset`, `tidegate override`, and `tidegate top`, and
 //! by the service for its peers (`peers`).
 
 use std::path::Path;
@@ -49,13 +49,37 @@ pub fn post_to_debug_port(
             token_file.display()
         )));
     }
-    let query =
-        url::form_urlencoded::Serializer::new(String::new()).extend_pairs(parameters).finish();
-    let request = Request::post(format!("{path}?{query}"))
+    let request = Request::post(to_uri(path, parameters))
         .header(HOST, "tidegate")
         .header(AUTHORIZATION, format!("Bearer {token}"))
         .body(Empty::new())
         .map_err(|_| Failure::Usage(format!("{}: not a token", token_file.display())))?;
+    exchange_blocking(endpoint, request)
+}
+
+/// Sends a GET request with query parameters to the debug port, and returns the response body.
+///
+/// # Errors
+///
+/// Returns [`Failure::Runtime`] if the Tokio runtime cannot be created, or [`Failure::Unavailable`] if
+/// the service cannot be reached or rejects the request.
+pub fn get_from_debug_port(
+    endpoint: &str,
+    path: &str,
+    parameters: &[(&str, &str)],
+) -> Result<String, Failure> {
+    let request = Request::get(to_uri(path, parameters)).header(HOST, "tidegate");
+    let request = request.body(Empty::new());
+    exchange_blocking(endpoint, request.map_err(|_| Failure::Bug("the path is not a URI"))?)
+}
+
+fn to_uri(path: &str, parameters: &[(&str, &str)]) -> String {
+    let query =
+        url::form_urlencoded::Serializer::new(String::new()).extend_pairs(parameters).finish();
+    format!("{path}?{query}")
+}
+
+fn exchange_blocking(endpoint: &str, request: Request<Empty<Bytes>>) -> Result<String, Failure> {
     let failed =
         |reason: &str| Failure::Unavailable(format!("{endpoint}: {}", reason.escape_debug()));
     let exchange = super::block_on(async {

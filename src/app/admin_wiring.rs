@@ -6,15 +6,19 @@ use http::HeaderMap;
 use serde::Serialize;
 
 use super::log_level::LogLevelControl;
+use super::operator_overrides::OperatorOverrides;
+use super::operator_overrides::listing::{OverrideView, words_for};
 use super::peers::{PeerAnswers, Peers, ReplicaState};
 use super::process::exit_codes::Failure;
 use super::process::watcher_thread::WatchedValue;
 use super::rates::RateSampler;
-use super::runtime_overrides::{OverrideView, RuntimeOverrides, words_for};
+use super::store_outage::StoreOutage;
 use super::try_request::{dry_run_request, to_json};
 use super::wiring::otlp_exporters::{self, OtlpExporters};
 use super::wiring::store_setup::ServiceDecider;
-use super::wiring::{control_plane_metrics, process_metrics, server_config, store_metrics};
+use super::wiring::{
+    control_plane_metrics, override_metrics, process_metrics, server_config, store_metrics,
+};
 use super::{Configuration, SampleRequest, admin_actions, explain_offline, page_data};
 use crate::admin::{
     AdminAction, Backend, JsonBodies, MetricsEndpoint, OperatorToken, PolicyQuery, SampleQuery,
@@ -41,7 +45,8 @@ pub(crate) struct AdminWiring {
     pub(crate) tls_counters: Option<Arc<TlsCounters>>,
     /// State of the control plane client; `None` if policies come from files.
     pub(crate) control_plane: Option<Arc<ControlPlaneStatus>>,
-    pub(crate) overrides: Arc<RuntimeOverrides>,
+    pub(crate) overrides: Arc<OperatorOverrides>,
+    pub(crate) outage: Arc<StoreOutage>,
     pub(crate) log_level: Arc<LogLevelControl>,
     /// Token of the operators; `None` if no token file is configured.
     pub(crate) token: Option<Arc<WatchedValue<String>>>,
@@ -75,6 +80,7 @@ impl AdminWiring {
             self.tls_counters.as_ref(),
         );
         metrics.push(store_metrics::unreadable_source(&self.unreadable));
+        metrics.extend(override_metrics::sources(&self.overrides));
         metrics.extend(self.control_plane.as_ref().map(control_plane_metrics::source));
         metrics.push(export_metrics(stats.clone()));
         let metrics = Arc::new(AllMetrics::new(Arc::clone(&self.telemetry), metrics));
@@ -111,7 +117,7 @@ impl AdminWiring {
     }
 
     fn list_overrides(&self) -> Vec<OverrideView> {
-        self.overrides.list(Clock::System.monotonic_now())
+        self.overrides.views()
     }
 
     fn key_prefix(&self) -> Prefix {
@@ -186,6 +192,7 @@ impl Backend for AdminWiring {
             &self.telemetry,
             &loaded,
             &overrides,
+            self.overrides.recent_changes(),
             &rates,
             control_plane,
             &self.unreadable,
@@ -206,8 +213,11 @@ impl Backend for AdminWiring {
         dry_run_request(&self.decider, &self.overrides, &self.key_prefix(), &sample).await
     }
 
-    fn overrides(&self) -> String {
-        admin_actions::list_overrides(&self.decider, &self.overrides)
+    fn overrides(&self, after: &str, as_json: bool) -> String {
+        match as_json {
+            true => self.overrides.page_as_json(after),
+            false => self.overrides.page_as_text(after),
+        }
     }
 
     fn log_level(&self) -> String {
@@ -219,8 +229,9 @@ impl Backend for AdminWiring {
             .await
     }
 
-    fn run_action(&self, action: AdminAction) -> TextResult {
-        admin_actions::run_action(&self.decider, &self.overrides, &self.log_level, action)
+    async fn run_action(&self, action: AdminAction) -> TextResult {
+        let AdminWiring { decider, overrides, outage, log_level, .. } = self;
+        admin_actions::run_action(decider, overrides, outage, log_level, action).await
     }
 
     fn instance(&self) -> u64 {

@@ -9,9 +9,9 @@ use std::thread;
 use tokio::sync::watch;
 
 use super::load_policy::{Fingerprint, policy_options};
+use super::operator_overrides::OperatorOverrides;
 use super::policy_watcher::{first_rule_after, log_reload, rule_names};
 use super::process::exit_codes::Failure;
-use super::runtime_overrides::RuntimeOverrides;
 use super::wiring::control_plane_config;
 use crate::clock::Clock;
 use crate::control_plane::{ControlPlaneStatus, LastGood, PolicyReceiver, ResponseEffect};
@@ -39,7 +39,7 @@ struct CurrentPolicy {
     latest: Option<Arc<Policy>>,
     /// Service to which each new policy is passed; `None` until
     /// [`ControlPlanePolicy::attach`] is called.
-    service: Option<Arc<RuntimeOverrides>>,
+    service: Option<Arc<OperatorOverrides>>,
 }
 
 impl ControlPlanePolicy {
@@ -101,7 +101,7 @@ impl ControlPlanePolicy {
     /// Applies each later policy from the control plane to `service`. If a policy
     /// newer than `policy`, with which the service was started, has already arrived, it takes
     /// effect immediately.
-    pub(super) fn attach(&self, service: Arc<RuntimeOverrides>, policy: &Arc<Policy>) {
+    pub(super) fn attach(&self, service: Arc<OperatorOverrides>, policy: &Arc<Policy>) {
         let mut state = self.state.lock();
         if let Some(latest) = state.latest.as_ref().filter(|latest| !Arc::ptr_eq(latest, policy)) {
             service.replace_policy(Arc::clone(latest));

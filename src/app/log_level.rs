@@ -3,7 +3,6 @@
 
 use std::time::Instant;
 
-use super::runtime_overrides::seconds_left;
 use crate::domain::{Lock, Verbosity};
 use crate::telemetry::LogHandle;
 
@@ -64,4 +63,10 @@ impl LogLevelControl {
             None => format!("{}\n", level.as_str()),
         }
     }
+}
+
+/// Returns the number of seconds until a deadline, rounded up.
+fn seconds_left(until: Instant, now: Instant) -> u64 {
+    let left = until.saturating_duration_since(now);
+    left.as_secs() + u64::from(left.subsec_nanos() > 0)
 }

@@ -16,10 +16,11 @@ mod wiring;
 mod admin_actions;
 mod admin_wiring;
 mod log_level;
+mod operator_overrides;
 mod page_data;
 mod peers;
 mod rates;
-mod runtime_overrides;
+mod store_outage;
 mod try_request;
 
 mod admin_client;
@@ -27,7 +28,7 @@ mod descriptor_arg;
 mod explain_offline;
 mod offline_engine;
 
-pub use admin_client::post_to_debug_port;
+pub use admin_client::{get_from_debug_port, post_to_debug_port};
 pub use descriptor_arg::parse_descriptor;
 pub use explain_offline::{SampleRequest, explain};
 pub use load_policy::{CheckedPolicy, Fingerprint, LoadedPolicy, check, load_paths, schema};

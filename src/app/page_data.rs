@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
+use super::operator_overrides::listing::{OverrideEvent, OverrideView, words_for};
 use super::rates::{CurrentRates, RuleRate};
-use super::runtime_overrides::{OverrideView, words_for};
 use super::wiring::store_setup::ServiceDecider;
 use crate::admin::PolicyQuery;
 use crate::clock::Clock;
@@ -102,6 +102,8 @@ pub(super) struct NowResponse<'a> {
     /// Rules with traffic, busiest first, at most 50.
     rules: Vec<RuleNow<'a>>,
     modes: ModesView<'a>,
+    /// Latest changes of overrides, the last one first, at most 50.
+    override_changes: Vec<OverrideEvent>,
     latency: Option<Latency>,
     /// Number of rejected bills since the process started, and a rule that rejected some of them;
     /// `None` if no bill was rejected. A bill is a descriptor that reports hits after they were
@@ -230,6 +232,7 @@ pub(super) fn build_now_response<'a>(
     telemetry: &Telemetry,
     loaded: &Policy,
     overrides: &'a [OverrideView],
+    override_changes: Vec<OverrideEvent>,
     rates: &'a CurrentRates,
     control_plane: Option<&ControlPlaneStatus>,
     unreadable: &UnreadableCallers,
@@ -255,6 +258,7 @@ pub(super) fn build_now_response<'a>(
             without_policy: !telemetry.has_policy(),
             switches: overrides,
         },
+        override_changes,
         latency: telemetry.latency(Clock::System.monotonic_now()),
         control_plane: control_plane.map(control_plane_view),
         lost_bills: telemetry.rejected_bills(),

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::control_plane_policy::ControlPlanePolicy;
 use super::load_policy::{PolicyLoader, serving_key_secret};
+use super::operator_overrides::OperatorOverrides;
 use super::policy_watcher::{PolicyReloader, log_warnings, rule_names};
 use super::process::exit_codes::Failure;
 use super::process::signals::Signals;
 use super::process::watcher_thread::{PollTimer, WatcherThread};
-use super::runtime_overrides::RuntimeOverrides;
 use crate::clock::Clock;
 use crate::control_plane::ControlPlaneStatus;
 use crate::domain::RuleId;
@@ -99,7 +99,7 @@ impl InitialPolicy {
     /// Returns [`Failure::Runtime`] if the thread cannot be started.
     pub(super) fn attach(
         self,
-        service: Arc<RuntimeOverrides>,
+        service: Arc<OperatorOverrides>,
     ) -> Result<Option<WatcherThread>, Failure> {
         match self.source {
             PolicySource::Files(reloader) => {

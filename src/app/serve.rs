@@ -6,23 +6,25 @@
 //! `--hard-limit` after the signal. A second SIGTERM or SIGINT makes it exit immediately. SIGHUP
 //! reloads the policy and the certificates.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::process;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use tokio::time::MissedTickBehavior;
+use tokio::time::{MissedTickBehavior, timeout};
 
 use super::admin_wiring::AdminWiring;
 use super::http_ports::HttpPorts;
 use super::log_level::LogLevelControl;
+use super::operator_overrides::{OperatorOverrides, Requests, base_file, redis_follower};
 use super::peers::Peers;
 use super::policy_source::InitialPolicy;
 use super::process::exit_codes::Failure;
 use super::process::signals::Signals;
 use super::process::watcher_thread::{PollTimer, WatcherThread};
 use super::rates::RateSampler;
-use super::runtime_overrides::RuntimeOverrides;
+use super::store_outage::StoreOutage;
 use super::wiring::certificate_reload::CertificateReloader;
 use super::wiring::server_config;
 use super::wiring::store_setup::ServiceDecider;
@@ -48,6 +50,9 @@ const SWEEP_SLOTS: usize = 131_072;
 
 /// Timeout for the final export of metrics and traces at shutdown, 1 s.
 const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Maximum time that a start waits for the overrides in Redis, 2 s. Reading 100,000 takes about one.
+const OVERRIDES_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs the service until a signal stops it.
 ///
@@ -95,7 +100,10 @@ async fn run(
     let store = AnyStore::open(settings, &started.secret, listener.worker_handles())?;
     let (policy, observer) = (Arc::clone(&started.policy), Arc::clone(&telemetry));
     let decider = Arc::new(Decider::new(policy, store, observer, modes));
-    let overrides = Arc::new(RuntimeOverrides::new(Arc::clone(&decider)));
+    let (overrides, requests) = OperatorOverrides::new(Arc::clone(&decider));
+    let outage = Arc::new(StoreOutage::default());
+    let base = settings.overrides.clone();
+    let base = base.map(|path| base_file::watch(path, Arc::clone(&overrides))).transpose()?;
     let token = settings.debug_token_file.clone().map(admin_actions::watch_token).transpose()?;
     let token = token.map(Arc::new);
     let peers = Peers::start(&settings.peers, token.clone())?;
@@ -114,6 +122,7 @@ async fn run(
         tls_counters: tls.map(|tls| tls.counters()),
         control_plane: started.control_plane_status(),
         overrides: Arc::clone(&overrides),
+        outage: Arc::clone(&outage),
         log_level: Arc::clone(&log_level),
         token,
         peers,
@@ -131,11 +140,17 @@ async fn run(
             return Ok(());
         }
     };
+    follow_overrides(&decider, &overrides, requests, settings);
+    if is_connected {
+        // Otherwise, a new replica would not apply them to its first calls.
+        let _ = timeout(OVERRIDES_TIMEOUT, overrides.wait_until_polled()).await;
+    }
     // Not earlier: it would report a Redis that has had no time to connect as an outage.
-    tokio::spawn(sweep(Arc::clone(&decider), Arc::clone(&overrides), log_level));
+    tokio::spawn(sweep(Arc::clone(&decider), Arc::clone(&overrides), outage, log_level));
     started.become_ready(settings, &health);
     let files = started.files;
-    let watchers = watch_files(started, overrides, certificates)?;
+    let mut watchers = watch_files(started, overrides, certificates)?;
+    watchers.extend(base);
     log_global_modes(configuration);
     log_ready(is_connected, &decider, files, &telemetry.policy_fingerprint());
     let stop = async {
@@ -153,10 +168,25 @@ async fn run(
     // behind. The connections run on the worker threads, which therefore stop last.
     let (cut_off, ()) = tokio::join!(draining.finish_calls(), http_ports.stop(deadline));
     let _ = tokio::time::timeout_at(deadline, decider.store().wait_until_idle()).await;
-    let _ = tokio::time::timeout(LAST_EXPORT_TIMEOUT, exporters.stop()).await;
+    let _ = timeout(LAST_EXPORT_TIMEOUT, exporters.stop()).await;
     draining.stop().await;
     tracing::info!(cut_off, "stopped");
     Ok(())
+}
+
+/// Starts the task that follows the overrides in Redis and carries out the changes of operators.
+fn follow_overrides(
+    decider: &ServiceDecider,
+    overrides: &Arc<OperatorOverrides>,
+    requests: Requests,
+    settings: &Settings,
+) {
+    // `RandomState` is the standard library's only random source.
+    let replica = format!("{:016x}", RandomState::new().hash_one(process::id()));
+    let store = decider.store().redis().map(|redis| redis.remote().override_store(replica));
+    let counts_replicas = settings.replicas.is_none();
+    let overrides = Arc::clone(overrides);
+    tokio::spawn(redis_follower::run(overrides, requests, store, counts_replicas));
 }
 
 fn rate_limit_service(
@@ -242,7 +272,8 @@ fn exit_at_hard_limit(hard_limit: Duration) {
 /// were not charged, and rules for which the memory store is full.
 async fn sweep(
     decider: Arc<ServiceDecider>,
-    overrides: Arc<RuntimeOverrides>,
+    overrides: Arc<OperatorOverrides>,
+    outage: Arc<StoreOutage>,
     log_level: Arc<LogLevelControl>,
 ) {
     let memory = decider.store().memory();
@@ -254,10 +285,11 @@ async fn sweep(
         if let Some(redis) = decider.store().redis() {
             // Logs the start and the end of outages, also without traffic.
             redis.outage(now);
+            outage.expire(redis, Clock::System.monotonic_now());
         }
         log_overflows(&decider);
         let now = Clock::System.monotonic_now();
-        overrides.expire(now);
+        overrides.expire();
         decider.observer().keep_latency(now);
         decider.observer().keep_history(Clock::System.now(), now);
         log_level.expire(now);
@@ -301,7 +333,7 @@ async fn drain_rejected_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Teleme
 /// the control plane client has a separate thread.
 fn watch_files(
     policy: InitialPolicy,
-    overrides: Arc<RuntimeOverrides>,
+    overrides: Arc<OperatorOverrides>,
     certificates: Option<CertificateReloader>,
 ) -> Result<Vec<WatcherThread>, Failure> {
     let mut watchers = Vec::from_iter(policy.attach(overrides)?);

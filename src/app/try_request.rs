@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::admin_actions::describe_overrides;
 use super::explain_offline::{SampleRequest, explain_descriptor};
 use super::offline_engine::{plain_descriptor, to_entries};
-use super::runtime_overrides::RuntimeOverrides;
+use super::operator_overrides::OperatorOverrides;
 use super::wiring::store_setup::ServiceDecider;
 use crate::admin::TextResult;
 use crate::clock::Clock;
@@ -57,14 +57,13 @@ struct LimitPrediction<'a> {
 /// Predicts the decision on a request without charging any counter, and formats it as JSON.
 pub(super) async fn dry_run_request(
     decider: &ServiceDecider,
-    overrides: &RuntimeOverrides,
+    overrides: &OperatorOverrides,
     prefix: &Prefix,
     sample: &SampleRequest,
 ) -> TextResult {
     sample.check_bounds()?;
     let (policy, loaded) = (decider.policy(), overrides.loaded());
-    let switched =
-        describe_overrides(&overrides.list(Clock::System.monotonic_now()), &sample.domain);
+    let switched = describe_overrides(&overrides.views(), &sample.domain);
     let entries: Vec<Vec<Entry<'_>>> =
         sample.descriptors.iter().map(|pairs| to_entries(pairs)).collect();
     let descriptors: Vec<Descriptor<'_>> =

@@ -1,21 +1,18 @@
-//! `tidegate reset` and `tidegate switch`: reset the counters of one descriptor, and temporarily
-//! override a rule or a domain.
+//! `tidegate reset`: resets the counters of one descriptor.
 //!
-//! Both send their request to the debug port of a running service through `app::admin_client`.
+//! Sends its request to the debug port of a running service through `app::admin_client`.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Args;
 
 use super::terminal;
 use super::usage_errors::DESCRIPTORS_PLACEHOLDER;
 use crate::app::{self, Failure};
-use crate::settings;
 
 /// Flags for reaching the debug port of a running service.
 #[derive(Args, Debug)]
-struct DebugPortFlags {
+pub(super) struct DebugPortFlags {
     /// Address of the service's debug port
     #[arg(long, default_value = "127.0.0.1:6070", value_name = "HOST:PORT")]
     debug: String,
@@ -25,9 +22,14 @@ struct DebugPortFlags {
 }
 
 impl DebugPortFlags {
-    fn post(&self, path: &str, parameters: &[(&str, &str)]) -> Result<(), Failure> {
-        let token_file = &self.debug_token_file;
-        terminal::print(&app::post_to_debug_port(&self.debug, path, parameters, token_file)?)
+    /// Sends a request, and prints the response.
+    pub(super) fn post(&self, path: &str, parameters: &[(&str, &str)]) -> Result<(), Failure> {
+        terminal::print(&self.send(path, parameters)?)
+    }
+
+    /// Sends a request, and returns the response.
+    pub(super) fn send(&self, path: &str, parameters: &[(&str, &str)]) -> Result<String, Failure> {
+        app::post_to_debug_port(&self.debug, path, parameters, &self.debug_token_file)
     }
 }
 
@@ -54,48 +56,5 @@ impl Reset {
     pub(super) fn run(self) -> Result<(), Failure> {
         let parameters = [("domain", &*self.domain), ("descriptor", &*self.descriptor)];
         self.port.post("/reset", &parameters)
-    }
-}
-
-#[derive(Args, Debug)]
-#[command(after_help = SWITCH_HELP)]
-pub(super) struct Switch {
-    #[command(flatten)]
-    port: DebugPortFlags,
-    /// Domain, or path of a rule as listed by /rlconfig; with `undo`, also `all`
-    target: String,
-    /// Override to set (shadow, allow, deny or a percentage such as 20%), or undo to remove it
-    to: String,
-    /// Remove the override after this time, such as 10m, or this many seconds; not with undo
-    #[arg(long, value_name = "DURATION", value_parser = settings::parse_lifetime)]
-    r#for: Option<Duration>,
-}
-
-const SWITCH_HELP: &str = "\
-Examples:
-  tidegate switch edge 20% --for 10m --debug-token-file token     a fifth of every limit
-  tidegate switch edge.api_token shadow --debug-token-file token
-  tidegate switch all undo --debug-token-file token
-
-A switch applies to one replica, until it is undone or expires, or the replica restarts. A policy
-reload keeps it, unless the new policy has no such rule or domain.";
-
-impl Switch {
-    pub(super) fn run(self) -> Result<(), Failure> {
-        let seconds = self.r#for.map(|lifetime| lifetime.as_secs().to_string());
-        let mut parameters = Vec::new();
-        let undo = self.to == "undo";
-        if !(undo && self.target == "all") {
-            parameters.push(("target", &*self.target));
-        }
-        if undo {
-            if seconds.is_some() {
-                return Err(Failure::Usage("--for: undo takes effect at once".to_owned()));
-            }
-            return self.port.post("/undo", &parameters);
-        }
-        parameters.push(("to", &self.to));
-        parameters.extend(seconds.as_deref().map(|seconds| ("for", seconds)));
-        self.port.post("/switch", &parameters)
     }
 }

@@ -13,6 +13,7 @@ mod drop_in;
 mod explain_command;
 mod flags;
 mod man_command;
+mod override_commands;
 mod serve_command;
 pub mod simulate_command;
 mod terminal;
@@ -59,8 +60,10 @@ enum Command {
     Ask(ask_command::Ask),
     /// Reset the counters of one descriptor, to unblock a caller
     Reset(admin_commands::Reset),
-    /// Temporarily override the limits of a rule or a domain in a running service
-    Switch(admin_commands::Switch),
+    /// Change the limits of a customer, a rule, or a domain at run time
+    Override(override_commands::Override),
+    /// Short form of `override` for a rule or a domain
+    Switch(override_commands::Switch),
     /// Make the calls of test files, and compare the answers with the expected ones
     Test(test_command::Test),
     /// Run a policy on generated traffic, in simulated time
@@ -112,6 +115,7 @@ fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
         Command::Explain(explain) => explain.run(&environment),
         Command::Ask(ask) => ask.run(),
         Command::Reset(reset) => reset.run(),
+        Command::Override(overrides) => overrides.run(),
         Command::Switch(switch) => switch.run(),
         Command::Test(test) => test.run(&environment),
         Command::Simulate(simulate) => simulate_command::run(&simulate),

@@ -8,6 +8,7 @@ mod bounds;
 mod calendar;
 mod check;
 mod decision;
+mod descriptor_text;
 mod failure_kind;
 #[cfg(test)]
 pub(crate) mod fixtures;
@@ -20,6 +21,7 @@ mod lock;
 mod log_limiter;
 mod named_enum;
 mod outcome;
+mod override_record;
 mod permissions;
 mod repeated_counters;
 mod request;
@@ -38,6 +40,7 @@ pub use decision::{
     LostBill, Mark, NearEvent, NoLimitReason, Observer, RefusalEvent, RpcOutcome, RuleId, Status,
     StatusLimit, WaitPrecision,
 };
+pub use descriptor_text::{format_descriptor, parse_descriptor};
 pub use failure_kind::FailureKind;
 pub use fraction::Fraction;
 pub use held_memory::{CALLER_FLOOR_BYTES, CallPlace, CallerMemory, HeldBuffer, HeldMemory, Hold};
@@ -57,6 +60,10 @@ pub(crate) use named_enum::named_enum;
 pub use outcome::{
     Answer, Answers, ChargeRecord, ExecutionStatus, LateFate, LateReply, Outcome, Receipt, Source,
     Verdict,
+};
+pub use override_record::{
+    Merged, OVERRIDES_MAX, OverrideRecord, OverrideTable, RECORD_BYTES_MAX, RECORDS_BYTES_MAX,
+    RECORDS_MAX, TOMBSTONE_LIFETIME,
 };
 pub use permissions::{CounterAccess, DomainGrant, Permissions};
 pub use repeated_counters::RepeatedCounters;

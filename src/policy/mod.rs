@@ -13,6 +13,9 @@ mod compile;
 mod diagnostic;
 mod excerpt;
 mod lookup;
+mod override_entry;
+#[cfg(feature = "server")]
+mod override_json;
 mod read_budget;
 mod show;
 mod source;
@@ -30,6 +33,11 @@ pub use lookup::matcher::{CHECKS_MAX, Checks, DescriptorMatch, Matches};
 pub use lookup::overrides::{RuleOverride, RuleOverrideError};
 pub use lookup::request_override::compile_override;
 pub use lookup::tree::{Policy, Rule};
+pub use override_entry::{
+    OverrideChange, OverrideEntry, OverrideError, OverrideMode, OverrideTarget,
+};
+#[cfg(feature = "server")]
+pub use override_json::{BY_BYTES_MAX, OVERRIDE_BYTES_MAX, REASON_BYTES_MAX};
 pub use read_budget::{NODES_MAX, READ_BYTES_MAX, ReadBudget};
 pub use show::explain::{
     ExplainedStep, Explanation, LimitExplanation, MatchEnd, RuleExplanation, StepResult,

@@ -92,7 +92,7 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
         if is_admitted {
             self.ledger.record_unconfirmed(call, is_remote);
         }
-        answers.local_share = self.ledger.shares.fraction;
+        answers.local_share = self.ledger.shares.fraction();
         answers.source = if failure.is_overload() {
             self.charge_later(call, &answers.each, &received, is_admitted);
             Source::Shed

@@ -26,8 +26,8 @@ use super::over_admission::OverAdmission;
 use super::replica_limits::{ReplicaLimit, ReplicaLimits};
 use super::stack_stats::StackStats;
 use crate::domain::{
-    Algorithm, Answer, Call, Check, CounterKey, Fraction, Hits, Limit, Micros, Op, Outcome,
-    Receipt, Role, Verdict,
+    Algorithm, Answer, Call, Check, CounterKey, Hits, Limit, Micros, Op, Outcome, Receipt, Role,
+    Verdict,
 };
 use crate::store::LocalStore;
 use crate::store::owned_tasks::OwnedTasks;
@@ -46,9 +46,6 @@ pub(super) struct Ledger<L> {
     pub(super) local: L,
     /// This replica's share of each limit.
     pub(super) shares: ReplicaLimits,
-    /// Whether the counters of this replica's own charges are separate from the local counters
-    /// that decide calls.
-    has_separate_counters: bool,
     pub(super) missing: MissingCharges,
     over_admission: OverAdmission,
     pub(super) late_charges: LateCharges,
@@ -60,17 +57,21 @@ pub(super) struct Ledger<L> {
 impl<L: LocalStore> Ledger<L> {
     /// Creates the ledger of one of `replicas` replicas.
     pub(super) fn new(local: L, replicas: u32, stats: Arc<StackStats>) -> Self {
-        let share = Fraction::one_of(replicas);
         Ledger {
             local,
-            shares: ReplicaLimits::new(share),
-            has_separate_counters: !share.is_whole(),
+            shares: ReplicaLimits::new(replicas),
             missing: MissingCharges::default(),
             over_admission: OverAdmission::default(),
             late_charges: LateCharges::default(),
             refunds: OwnedTasks::default(),
             stats,
         }
+    }
+
+    /// Returns whether the counters of this replica's own charges are separate from the local counters
+    /// that decide calls.
+    fn has_separate_counters(&self) -> bool {
+        !self.shares.fraction().is_whole()
     }
 
     /// Records the number of times that the remote store may have lost counters.
@@ -161,13 +162,13 @@ impl<L: LocalStore> Ledger<L> {
                 self.over_admission.record_charge(charged, check.limit);
             }
             let is_counted = is_counted.get(at).is_some_and(|is_counted| *is_counted);
-            if self.has_separate_counters || !is_counted {
+            if self.has_separate_counters() || !is_counted {
                 let share = self.shares.get(check.limit);
                 let (limit, role, may_block) = (share.limit(), Role::Shadow, false);
                 let mirrored = Check { limit, role, may_block, ..*check };
                 self.apply(&mirrored, charged, call.now);
             }
-            if self.has_separate_counters && !is_counted {
+            if self.has_separate_counters() && !is_counted {
                 self.apply_to_own(check, charged, call.now);
             }
         }
@@ -196,7 +197,8 @@ impl<L: LocalStore> Ledger<L> {
         for ((at, _), answer) in local_checks.iter().zip(&mut each) {
             if let Answer::Decided(outcome) = answer {
                 let check = &call.checks[*at];
-                if self.has_separate_counters && (check.is_refund() || outcome.charged > Hits::ZERO)
+                if self.has_separate_counters()
+                    && (check.is_refund() || outcome.charged > Hits::ZERO)
                 {
                     self.apply_to_own(check, outcome.charged, call.now);
                 }
@@ -254,7 +256,7 @@ impl<L: LocalStore> Ledger<L> {
     /// Returns a shadow copy of `check`, which never causes a rejection. Its counter contains only
     /// the hits that this replica has charged.
     fn to_own<'a>(&self, check: &Check<'a>) -> Check<'a> {
-        let mask = if self.has_separate_counters { SECOND_COUNTER_MASK } else { 0 };
+        let mask = if self.has_separate_counters() { SECOND_COUNTER_MASK } else { 0 };
         let key = CounterKey { identity: check.key.identity ^ mask, ..check.key };
         Check { key, role: Role::Shadow, may_block: false, ..*check }
     }

@@ -147,6 +147,11 @@ impl<S: Store> PrepaidHits<S> {
         })
     }
 
+    /// Changes the number of replicas that share the limits.
+    pub(super) fn set_replicas(&self, replicas: u32) {
+        self.lots.set_replicas(replicas);
+    }
+
     /// Returns the time since this value was created.
     fn now(&self) -> Micros {
         let since = Clock::System.monotonic_now().saturating_duration_since(self.started);

@@ -65,7 +65,7 @@ pub(super) struct PrepaidLots {
     /// Sets of accounts, each with its own mutex, because an account is too large for an atomic. A
     /// call holds the lock of its counter's set for a few comparisons and additions.
     sets: Box<[Lock<PrepaidAccounts>]>,
-    replica_count: u64,
+    replica_count: AtomicU64,
     next_id: AtomicU64,
 }
 
@@ -188,9 +188,14 @@ impl PrepaidLots {
     pub(super) fn new(replicas: u32) -> PrepaidLots {
         PrepaidLots {
             sets: (0..SET_COUNT).map(|_| Lock::default()).collect(),
-            replica_count: u64::from(replicas.max(1)),
+            replica_count: AtomicU64::new(u64::from(replicas.max(1))),
             next_id: AtomicU64::new(1),
         }
+    }
+
+    /// Changes the number of replicas that share the limits.
+    pub(super) fn set_replicas(&self, replicas: u32) {
+        self.replica_count.store(u64::from(replicas), Ordering::Relaxed);
     }
 
     fn lock_set(&self, counter: &CounterKey) -> MutexGuard<'_, PrepaidAccounts> {
@@ -218,7 +223,8 @@ impl PrepaidLots {
         account.used_at = now;
         account.rate.advance_period(now);
         if may_charge_lot && !account.is_refilling {
-            let lot = account.next_lot_size(self.replica_count, session, now);
+            let lot =
+                account.next_lot_size(self.replica_count.load(Ordering::Relaxed), session, now);
             if lot >= cost.0 && lot > 0 {
                 account.is_refilling = true;
                 return SpendResult::NotSpent { lot_size: lot };

@@ -4,6 +4,7 @@
 //! Not here: dividing a limit (`domain::Fraction`), when a share applies (`fallback`).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use arc_swap::{ArcSwapOption, Guard};
 
@@ -20,6 +21,7 @@ pub(super) struct ShareEntry {
     /// Unscaled limit, whose address is the key of the entry. The entry owns the limit, so that no
     /// other limit can be allocated at this address.
     unscaled_limit: Arc<Limit>,
+    replicas: u32,
     scaled_limit: Arc<Limit>,
 }
 
@@ -43,20 +45,38 @@ impl ReplicaLimit<'_> {
 /// the newer entry replaces the older one.
 #[derive(Debug)]
 pub(super) struct ReplicaLimits {
-    pub(super) fraction: Fraction,
+    /// Number of replicas that share each limit.
+    replicas: AtomicU32,
     slots: Box<[ArcSwapOption<ShareEntry>]>,
 }
 
 impl ReplicaLimits {
-    /// Creates an empty table. `fraction` is this replica's share of every limit.
-    pub(super) fn new(fraction: Fraction) -> ReplicaLimits {
-        let slots = if fraction.is_whole() { 0 } else { SLOT_COUNT };
-        ReplicaLimits { fraction, slots: (0..slots).map(|_| ArcSwapOption::empty()).collect() }
+    /// Creates an empty table of one of `replicas` replicas.
+    pub(super) fn new(replicas: u32) -> ReplicaLimits {
+        let slots = (0..SLOT_COUNT).map(|_| ArcSwapOption::empty()).collect();
+        ReplicaLimits { replicas: AtomicU32::new(replicas), slots }
+    }
+
+    /// Returns the number of replicas that share each limit.
+    pub(super) fn replicas(&self) -> u32 {
+        self.replicas.load(Ordering::Relaxed)
+    }
+
+    /// Changes the number of replicas. Counters keep their state, as after a change of the limit.
+    pub(super) fn set_replicas(&self, replicas: u32) {
+        self.replicas.store(replicas, Ordering::Relaxed);
+    }
+
+    /// Returns this replica's share of every limit.
+    pub(super) fn fraction(&self) -> Fraction {
+        Fraction::one_of(self.replicas())
     }
 
     /// Returns this replica's share of a limit. Computes the share if it is not in the table.
     pub(super) fn get<'a>(&self, limit: &'a Arc<Limit>) -> ReplicaLimit<'a> {
-        if self.fraction.is_whole() {
+        let replicas = self.replicas();
+        let fraction = Fraction::one_of(replicas);
+        if fraction.is_whole() {
             return ReplicaLimit { unscaled: limit, entry: None };
         }
         // Allocations are at least 16 bytes apart. The odd factor spreads addresses over the table.
@@ -64,10 +84,13 @@ impl ReplicaLimits {
         let spread = address.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         let slot = &self.slots[spread as usize % SLOT_COUNT];
         let mut entry = slot.load();
-        if !entry.as_ref().is_some_and(|entry| Arc::ptr_eq(&entry.unscaled_limit, limit)) {
-            let scaled_limit = Arc::new(limit.scaled_by(self.fraction));
-            let new =
-                Some(Arc::new(ShareEntry { unscaled_limit: Arc::clone(limit), scaled_limit }));
+        let is_current = |entry: &Arc<ShareEntry>| {
+            entry.replicas == replicas && Arc::ptr_eq(&entry.unscaled_limit, limit)
+        };
+        if !entry.as_ref().is_some_and(is_current) {
+            let scaled_limit = Arc::new(limit.scaled_by(fraction));
+            let unscaled_limit = Arc::clone(limit);
+            let new = Some(Arc::new(ShareEntry { unscaled_limit, replicas, scaled_limit }));
             slot.store(new.clone());
             entry = Guard::from_inner(new);
         }
@@ -87,7 +110,7 @@ mod tests {
 
     #[test]
     fn each_limit_gets_its_own_share_from_the_table() {
-        let shares = ReplicaLimits::new(Fraction::one_of(4));
+        let shares = ReplicaLimits::new(4);
         let limits: Vec<_> = (1..50_000).map(limit).collect();
         for limit in &limits {
             let own = shares.get(limit);
@@ -97,8 +120,12 @@ mod tests {
     }
 
     #[test]
-    fn a_single_replica_enforces_the_unscaled_limit() {
-        let limit = limit(7);
-        assert!(Arc::ptr_eq(ReplicaLimits::new(Fraction::WHOLE).get(&limit).limit(), &limit));
+    fn a_single_replica_enforces_the_unscaled_limit_until_there_are_more() {
+        let (limit, shares) = (limit(8), ReplicaLimits::new(1));
+        assert!(Arc::ptr_eq(shares.get(&limit).limit(), &limit));
+        for replicas in [4, 2, 4] {
+            shares.set_replicas(replicas);
+            assert_eq!(shares.get(&limit).limit().capacity().0, 8 / u64::from(replicas));
+        }
     }
 }

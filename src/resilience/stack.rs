@@ -70,7 +70,6 @@ pub struct Stack<S, L> {
     prepaid: Arc<PrepaidHits<S>>,
     pub(super) outages: OutageTracker,
     pub(super) stats: Arc<StackStats>,
-    replicas: u32,
     /// Tasks that own calls.
     pub(super) tasks: OwnedTasks,
 }
@@ -182,7 +181,6 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
             prepaid,
             outages: OutageTracker::new(clock),
             stats,
-            replicas,
             tasks: OwnedTasks::default(),
         })
     }
@@ -219,9 +217,15 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
         &self.outages
     }
 
-    /// Returns the configured number of replicas that share each limit.
+    /// Returns the number of replicas that share each limit.
     pub fn replicas(&self) -> u32 {
-        self.replicas
+        self.ledger.shares.replicas()
+    }
+
+    /// Changes the number of replicas that share each limit; at least 1.
+    pub fn set_replicas(&self, replicas: u32) {
+        self.ledger.shares.set_replicas(replicas.max(1));
+        self.prepaid.set_replicas(replicas.max(1));
     }
 
     /// Returns an upper bound on the number of hits that this replica has admitted beyond the

@@ -198,7 +198,7 @@ const SECRET_BYTES_MIN: usize = 22;
 
 /// Returns a tuple for each notice that depends on values of settings: its kind, whether it is
 /// present, the name of the setting, and the text.
-fn possible_notices(settings: &Settings) -> [(NoticeKind, bool, &'static str, &'static str); 7] {
+fn possible_notices(settings: &Settings) -> [(NoticeKind, bool, &'static str, &'static str); 6] {
     let is_loopback = match settings.debug_host.trim_matches(['[', ']']).parse::<IpAddr>() {
         Ok(address) => address.is_loopback(),
         Err(_) => settings.debug_host.eq_ignore_ascii_case("localhost"),
@@ -248,13 +248,6 @@ fn possible_notices(settings: &Settings) -> [(NoticeKind, bool, &'static str, &'
             "--key-secret",
             "is not set: anyone can compute the hashes in Redis' keys, so they do not protect \
              personal data; set 128 random bits, the same on every replica",
-        ),
-        (
-            NoticeKind::Risk,
-            has_redis && settings.replicas == 1,
-            "--replicas",
-            "is 1: if several replicas run, each admits the whole limit while Redis is down; set \
-             their number",
         ),
     ]
 }
@@ -517,11 +510,10 @@ mod tests {
     fn risky_settings_of_the_store_get_a_notice_until_they_are_set() {
         let url = ("REDIS_URL", "redis:6379");
         let notices = notices_for(&[url]);
-        assert_eq!(notices.len(), 2, "{notices:?}");
+        assert_eq!(notices.len(), 1, "{notices:?}");
         assert!(notices[0].starts_with("--key-secret is not set: "), "{notices:?}");
-        assert!(notices[1].starts_with("--replicas is 1: "), "{notices:?}");
         for secret in ["TIDEGATE_KEY_SECRET", "TIDEGATE_KEY_SECRET_FILE"] {
-            let notices = notices_for(&[url, (secret, SECRET), ("TIDEGATE_REPLICAS", "2")]);
+            let notices = notices_for(&[url, (secret, SECRET)]);
             assert_eq!(notices, Vec::<String>::new(), "{secret}");
         }
     }

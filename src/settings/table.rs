@@ -19,8 +19,8 @@ use super::value_types::{
     HeaderFamily, LEVEL_NAMES, LEVELS, OnOff, PeerAddress, PolicySourceKind, RedisType, SecretText,
     duration_or_millis_parser, duration_parser, keyword_parser, number_parser, pairs_parser,
     parse_address, parse_backend, parse_flag, parse_header_list, parse_host, parse_key_prefix,
-    parse_on_off, parse_otlp_url, parse_path, parse_paths, parse_peers, parse_ratio, parse_secret,
-    parse_secret_line, parse_server, parse_text, size_parser,
+    parse_on_off, parse_otlp_url, parse_path, parse_paths, parse_peers, parse_ratio,
+    parse_replicas, parse_secret, parse_secret_line, parse_server, parse_text, size_parser,
 };
 use crate::domain::{
     Charge, CounterAccess, DomainGrant, LineFormat, ResetFormat, RetryAfterFormat, ValueDisplay,
@@ -95,6 +95,9 @@ settings! {
     config_type "config-type" [PolicySourceKind::KEYWORDS]: PolicySourceKind = "file", keyword_parser(&PolicySourceKind::ALL, &PolicySourceKind::NAMES), Plain, ["CONFIG_TYPE"];
     /// YAML file with defaults for policy keys that have no field in the control plane's messages.
     policy_defaults "policy-defaults" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, [];
+    /// File with overrides, as `tidegate override export` prints; read again every second. Overrides
+    /// set at run time take precedence.
+    overrides "overrides" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, [];
     /// Address of the control plane, as host:port.
     xds_server "xds-server" ["HOST:PORT"]: (String, u16) = "localhost:18000", parse_server, Address, ["CONFIG_GRPC_XDS_SERVER_URL"];
     /// xDS node id that this client sends to the control plane, which may select a policy by it.
@@ -222,8 +225,8 @@ settings! {
     /// Exit if Redis is not reached within ten seconds of startup.
     require_store "require-store" ["true|false"]: bool = "false", parse_flag, Plain, [];
     /// Number of replicas; while Redis is down, each enforces its share of the limits, and each
-    /// prepays at most its share of the hits.
-    replicas "replicas" ["NUMBER"]: u32 = "1", number_parser(1, 10_000), Plain, [];
+    /// prepays at most its share of the hits. If empty, replicas count each other in Redis.
+    replicas "replicas" ["NUMBER"]: Option<u32> = "", parse_replicas, Plain, [];
     /// Prefix of every key in Redis.
     cache_key_prefix "cache-key-prefix" ["PREFIX"]: String = "", parse_key_prefix, Plain, ["CACHE_KEY_PREFIX"];
     /// Cache rejections and repeat them without asking Redis until their retry-after time has

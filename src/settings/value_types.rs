@@ -356,6 +356,11 @@ pub(super) fn number_parser<T: TryFrom<u64>>(
     }
 }
 
+/// Parses a number of replicas. Returns `None` for empty text.
+pub(super) fn parse_replicas(input: &str) -> Result<Option<u32>, ValueError> {
+    if input.is_empty() { Ok(None) } else { number_parser(1, 10_000)(input).map(Some) }
+}
+
 /// Parses a decimal fraction from 0 to 1.
 pub(super) fn parse_ratio(input: &str) -> Result<f64, ValueError> {
     match input.parse::<f64>() {

@@ -84,8 +84,6 @@ pub struct Telemetry {
     pub(super) global_shadow: bool,
     /// Number of checks that were refused because of a block, or began one.
     pub(super) blocked_checks: AtomicU64,
-    /// Number of overrides that operators have set.
-    pub(super) overrides_set: AtomicU64,
     pub(super) recent_latency: RecentLatency,
     pub(super) history: Lock<History>,
     refusal_log: RefusalLog,
@@ -124,7 +122,6 @@ impl Telemetry {
             trace_exporter: OnceLock::new(),
             global_shadow: false,
             blocked_checks: AtomicU64::new(0),
-            overrides_set: AtomicU64::new(0),
             recent_latency: RecentLatency::default(),
             history: Lock::default(),
             refusal_log: RefusalLog::default(),
@@ -183,11 +180,6 @@ impl Telemetry {
     #[must_use]
     pub fn with_global_shadow(self, global_shadow: bool) -> Self {
         Telemetry { global_shadow, ..self }
-    }
-
-    /// Records the number of overrides that operators have set.
-    pub fn record_overrides(&self, count: usize) {
-        self.overrides_set.store(count as u64, Ordering::Relaxed);
     }
 
     /// Records a successful load of a policy. The rules of the policy have consecutive ids,

@@ -67,7 +67,6 @@ metrics! { POLICY_LOADS []: Telemetry,
     counter "detailed_metric_overflows" "Checks counted without the request's values, because there are too many of them", |telemetry| telemetry.detailed_counters.overflows();
     counter "blocked_checks" "Checks refused because their key is blocked, or that began a block", |telemetry| telemetry.blocked_checks.load(Relaxed);
     gauge "global_shadow_mode_enabled" "1 if --shadow-mode lets every call pass, else 0", |telemetry| u64::from(telemetry.global_shadow);
-    gauge "overrides" "Overrides that operators have set with tidegate switch", |telemetry| telemetry.overrides_set.load(Relaxed);
     counter "config_load_success" "Successful policy loads", |telemetry| telemetry.loads.load(Relaxed);
     counter "config_load_error" "Failed policy reloads", |telemetry| telemetry.load_errors.load(Relaxed);
     gauge "config_last_reload_successful" "1 if the last policy load succeeded, else 0", |telemetry| u64::from(telemetry.last_load_succeeded.load(Relaxed));

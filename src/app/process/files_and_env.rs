@@ -228,6 +228,23 @@ pub(crate) fn read_secret_file(path: &Path) -> Result<String, FileError> {
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
+/// Reads a list of objects from a file, YAML or JSON. Returns each as JSON.
+///
+/// # Errors
+///
+/// Returns an error if the file cannot be read, exceeds `bytes_max`, or is not a list.
+pub(crate) fn read_json_list(path: &Path, bytes_max: u64) -> Result<Vec<String>, FileError> {
+    let (file, _) = open_regular_file(path).map_err(unreadable(path))?;
+    let text = read_at_most(file, path, bytes_max)?;
+    let items: Result<Option<Vec<serde_json::Value>>, _> = serde_yaml::from_str(&text);
+    let items = items.map_err(|error| FileError::Malformed {
+        path: path.to_owned(),
+        position: error.location().map(|at| (at.line(), Some(at.column()))),
+        reason: "this is not a list of overrides, as `tidegate override export` prints".to_owned(),
+    })?;
+    Ok(items.unwrap_or_default().iter().map(ToString::to_string).collect())
+}
+
 /// Reads a text file named on the command line.
 ///
 /// # Errors

@@ -42,7 +42,8 @@ impl AnyStore {
         let config = redis_config(settings, &redis, secret, workers)?;
         let stack = StackConfig {
             budget: settings.store_budget,
-            replicas: settings.replicas,
+            // Without the setting, replicas count each other in Redis.
+            replicas: settings.replicas.unwrap_or(1),
             refusal_cache: settings.refusal_cache,
         };
         let opened = AnyStore::open_redis(config, stack, settings.max_keys, Clock::System);

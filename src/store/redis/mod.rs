@@ -10,6 +10,7 @@
 //! | `one_part`, `multi_part` | the wait of a call's caller; the task that owns a call of several parts |
 //! | `multi_slot` | calls whose counters are in several slots of a cluster |
 //! | `node_scripts` | scripts that decide all checks on one cluster node, and when they are used |
+//! | `override_store` | overrides at run time, off the path of requests |
 //! | [`script`] | chooses a script, encodes its arguments, decodes its reply |
 //! | [`client`] | connections, topologies, circuit breakers |
 //!
@@ -20,6 +21,7 @@ mod multi_part;
 mod multi_slot;
 mod node_scripts;
 mod one_part;
+pub(crate) mod override_store;
 pub mod script;
 pub mod store;
 

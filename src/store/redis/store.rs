@@ -17,6 +17,7 @@ use super::client::transport::{CallReply, NodeRequests, PendingCall, Transport};
 use super::multi_part::Parts;
 use super::multi_slot::{self, SlotGroup, SlotGroups};
 use super::node_scripts::{self, NodeScriptSwitch};
+use super::override_store::OverrideStore;
 use super::script;
 use super::script::arguments::{CallScope, Encoder};
 use super::script::call::{NodeRequest, SharedCall};
@@ -110,6 +111,14 @@ impl SharedStore for RedisStore<RedisClient> {
     fn is_available(&self) -> bool {
         let open = |node: &NodeReport| node.stats.breaker_open.get() > 0;
         self.transport().was_connected() && !self.transport().report().iter().any(open)
+    }
+}
+
+impl RedisStore<RedisClient> {
+    /// Returns a client of the overrides at run time that are in this Redis.
+    pub(crate) fn override_store(&self, replica: String) -> OverrideStore {
+        let client = self.transport();
+        OverrideStore::new(|key| client.side_connection(key), self.shared.encoder.prefix(), replica)
     }
 }
 

@@ -309,6 +309,12 @@ impl Cluster {
         self.table.load().nodes().to_vec()
     }
 
+    /// Returns the node that owns a hash slot, or `None` if no known node owns it.
+    pub(crate) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
+        let table = self.table.load();
+        table.node(table.owner(Some(slot))).cloned()
+    }
+
     /// Returns the index of the node that owns a hash slot, or `None` if no known node owns it.
     pub(crate) fn node_of(&self, slot: u16) -> Option<u16> {
         let table = self.table.load();

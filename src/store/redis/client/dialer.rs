@@ -196,20 +196,35 @@ impl ClientContext {
         auth: &Auth,
         command: &Cmd,
     ) -> Result<Value, RedisError> {
-        let login = login_parameters(auth, read_password(auth)?.as_deref(), 0);
-        let limit = Some(self.config.connect_timeout);
-        let timeouts =
-            AsyncConnectionConfig::new().set_connection_timeout(limit).set_response_timeout(limit);
-        let mut connection = match self.tls_target(address) {
-            Some(target) => self.connect_over_tls(target, &login, timeouts).await?,
-            None => {
-                let client = Client::open(connection_info(address, login)?)?;
-                client.get_multiplexed_async_connection_with_config(&timeouts).await?
-            }
-        };
+        let mut connection = self.open(address, auth, 0).await?;
         match connection.req_packed_command(command).await? {
             Value::ServerError(error) => Err(error.into()),
             value => Ok(value),
+        }
+    }
+
+    /// Opens a connection for commands that are not on the path of a request. Connecting, and each
+    /// reply, may take the connect timeout.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the password cannot be read or connecting fails.
+    pub(crate) async fn open(
+        &self,
+        address: &Address,
+        auth: &Auth,
+        db: i64,
+    ) -> Result<MultiplexedConnection, RedisError> {
+        let login = login_parameters(auth, read_password(auth)?.as_deref(), db);
+        let limit = Some(self.config.connect_timeout);
+        let timeouts =
+            AsyncConnectionConfig::new().set_connection_timeout(limit).set_response_timeout(limit);
+        match self.tls_target(address) {
+            Some(target) => self.connect_over_tls(target, &login, timeouts).await,
+            None => {
+                let client = Client::open(connection_info(address, login)?)?;
+                client.get_multiplexed_async_connection_with_config(&timeouts).await
+            }
         }
     }
 
@@ -310,7 +325,7 @@ pub(crate) struct ConnectError {
 }
 
 impl ConnectError {
-    fn failed(reason: impl Into<String>) -> ConnectError {
+    pub(crate) fn failed(reason: impl Into<String>) -> ConnectError {
         ConnectError { kind: FailureKind::NotConnected, reason: reason.into() }
     }
 }

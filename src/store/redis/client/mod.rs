@@ -18,6 +18,7 @@
 //! | `dialer`, `client_tls`, `backoff` | opening connections, TLS, waits between connection attempts |
 //! | `misconfiguration` | detection of settings that do not fit the server |
 //! | `loss_detector` | detection of lost counters |
+//! | `side_connection` | a connection for commands that are not on the path of a request |
 //! | [`send_error`] | errors of requests: did the script run, what failed |
 //! | [`error_reply`] | classification of error replies: did the script run, does a retry help |
 //! | [`info`], `info_poll` | parsing INFO, and polling it |
@@ -35,7 +36,7 @@ mod connection_load;
 mod connection_probe;
 mod connection_state;
 mod connection_write;
-mod dialer;
+pub(crate) mod dialer;
 pub mod error_reply;
 pub mod info;
 mod info_poll;
@@ -49,6 +50,7 @@ mod reply_slot;
 pub mod send_error;
 mod sentinel;
 pub mod shared_write;
+pub(crate) mod side_connection;
 mod single_master;
 mod slot_refresh;
 pub mod slot_table;

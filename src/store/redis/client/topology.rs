@@ -9,12 +9,13 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::cluster::Cluster;
-use super::config::{RedisConfig, RedisConfigError, TopologyConfig};
+use super::config::{Address, RedisConfig, RedisConfigError, TopologyConfig};
 use super::dialer::ClientContext;
 use super::info_poll::poll_info;
 use super::node::Node;
 use super::node_stats::NodeReport;
 use super::sentinel::follow_master;
+use super::side_connection::SideConnection;
 use super::single_master::SingleMaster;
 use super::slot_refresh::refresh_slot_table;
 use super::transport::{NodeRequests, PendingCalls, Transport};
@@ -39,6 +40,16 @@ impl Topology {
             Topology::SingleMaster(master) => master.node().into_iter().collect(),
             Topology::Cluster(cluster) => cluster.nodes(),
         }
+    }
+
+    /// Returns the address of the master or, on a cluster, of the owner of a hash slot; `None` if it is
+    /// not known.
+    pub(crate) fn address_of(&self, slot: u16) -> Option<Address> {
+        let node = match self {
+            Topology::SingleMaster(master) => master.node(),
+            Topology::Cluster(cluster) => cluster.owner(slot),
+        };
+        node.map(|node| node.address().clone())
     }
 }
 
@@ -115,6 +126,11 @@ impl RedisClient {
         };
         let addresses = config.addresses.iter().map(ToString::to_string);
         master.into_iter().chain(addresses).collect::<Vec<_>>().join(",")
+    }
+
+    /// Returns a connection for commands to `key` that are not on the path of a request.
+    pub(crate) fn side_connection(&self, key: &str) -> SideConnection {
+        SideConnection::new(&self.context, &self.topology, key)
     }
 
     fn cluster(&self) -> Option<&Cluster> {

@@ -73,7 +73,7 @@ impl Encoder {
         Encoder { prefix, scripts, is_cluster }
     }
 
-    pub(super) fn prefix(&self) -> &Prefix {
+    pub(crate) fn prefix(&self) -> &Prefix {
         &self.prefix
     }
 

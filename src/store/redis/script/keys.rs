@@ -101,6 +101,13 @@ impl Prefix {
         format!("{}tg1meta", self.0)
     }
 
+    /// Returns the Redis keys of the overrides at run time, all in one hash slot: their records, their ids
+    /// by version, and the replicas that follow them.
+    pub(crate) fn override_keys(&self) -> [String; 3] {
+        ["records", "versions", "replicas"]
+            .map(|name| format!("{}tg1o:{{overrides}}:{name}", self.0))
+    }
+
     /// Returns the pattern of all keys, for an ACL.
     pub(crate) fn key_pattern(&self) -> String {
         format!("{}tg1*", self.0)

@@ -73,6 +73,8 @@ pub const LUA_FILES: &[(&str, &str)] = lua![
     "decide.lua",
     "apply.lua",
     "refund.lua",
+    "override_write.lua",
+    "override_poll.lua",
     "node_read.lua",
     "algorithms.lua",
     "algorithm/fixed_window.lua",
@@ -127,6 +129,13 @@ impl Scripts {
         Scripts { decide, apply, refund: script(REFUND, line) }
     }
 }
+
+/// Scripts of the overrides at run time. They are not called for requests, so connections for requests do
+/// not load them.
+pub(crate) static OVERRIDE_WRITE: LazyLock<redis::Script> =
+    LazyLock::new(|| redis::Script::new(&bundle_file("override_write.lua")));
+pub(crate) static OVERRIDE_POLL: LazyLock<redis::Script> =
+    LazyLock::new(|| redis::Script::new(&bundle_file("override_poll.lua")));
 
 /// Scripts in production mode, without the line `#!lua`.
 pub static PRODUCTION: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle("", ""));

@@ -1,0 +1,34 @@
+#!lua
+-- Returns the changes of run-time overrides since a version, and counts the replicas. Each replica calls it
+-- once a second.
+--
+-- KEYS[1]  records
+-- KEYS[2]  versions
+-- KEYS[3]  replicas
+-- ARGV[1]  id of the replica
+-- ARGV[2]  version: the changes after it are returned
+-- ARGV[3]  maximum number of changes
+-- ARGV[4]  time in microseconds after which a replica that has not called is not counted
+--
+-- State    records and versions: see override_write.lua. replicas: sorted set of the replicas by the time of
+--          their last call
+-- Reply    {time, `highest checksum`, number of replicas, ids, records}
+-- Cost     TIME, ZADD, ZREMRANGEBYSCORE, PEXPIRE, ZCARD and HGET once; with changes ZRANGEBYSCORE and HMGET
+local time = redis.call('TIME')
+local now, life = time[1] * 1000000 + time[2], ARGV[4] + 0
+-- A server whose memory is full still tells the changes.
+local beat = redis.pcall('ZADD', KEYS[3], string.format('%.0f', now), ARGV[1])
+if type(beat) == 'table' and beat.err and not string.find(beat.err, 'OOM', 1, true) then
+  return beat
+end
+redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', string.format('%.0f', now - life))
+redis.call('PEXPIRE', KEYS[3], string.format('%.0f', life / 1000))
+local state = redis.call('HGET', KEYS[1], '') or '0 0'
+local ids, records = {}, {}
+if (string.match(state, '^%d+') or 0) + 0 > ARGV[2] + 0 then
+  ids = redis.call('ZRANGEBYSCORE', KEYS[2], string.format('(%s', ARGV[2]), '+inf', 'LIMIT', 0, ARGV[3])
+  if #ids > 0 then
+    records = redis.call('HMGET', KEYS[1], unpack(ids))
+  end
+end
+return { string.format('%.0f', now), state, redis.call('ZCARD', KEYS[3]), ids, records }

@@ -1,0 +1,196 @@
+//! Overrides as operators see them: as lines of text, as JSON, on the live page, and in metrics.
+
+use std::ops::Bound;
+use std::sync::atomic::Ordering;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{ChangeKind, OperatorOverrides, is_matched};
+use crate::clock::Clock;
+use crate::domain::Micros;
+use crate::policy::{OverrideChange, OverrideEntry, OverrideMode};
+
+/// Maximum number of overrides that a page lists, about 600 KB as JSON.
+pub(crate) const PAGE_MAX: usize = 1_000;
+/// Maximum number of overrides on domains and rules that the live page lists.
+const VIEWS_MAX: usize = 50;
+
+/// Change of an override, as the live page lists it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct OverrideEvent {
+    /// Time of the change, since the Unix epoch.
+    at_ms: u64,
+    /// Word of the [`ChangeKind`].
+    kind: &'static str,
+    target: String,
+    change: String,
+    until_ms: Option<u64>,
+    by: String,
+    reason: String,
+}
+
+impl OverrideEvent {
+    pub(super) fn new(at: Micros, kind: &'static str, entry: &OverrideEntry) -> OverrideEvent {
+        OverrideEvent {
+            at_ms: at.0 / 1_000,
+            kind,
+            target: entry.target.to_string(),
+            change: entry.change.to_string(),
+            until_ms: entry.until.map(|until| until.0 / 1_000),
+            by: entry.by.to_string(),
+            reason: entry.reason.to_string(),
+        }
+    }
+}
+
+/// Override of a domain or a rule, as the live page lists it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct OverrideView {
+    /// Domain, or path of a rule.
+    pub(crate) target: String,
+    /// Change: numbers, a mode, or a percentage.
+    pub(crate) to: String,
+    /// Remaining lifetime in seconds, rounded up, or `None` if the override is permanent.
+    pub(crate) seconds_left: Option<u64>,
+    /// Time since the override was set, in seconds.
+    pub(crate) set_seconds_ago: u64,
+    /// What happens to the calls of the target, for operators.
+    pub(crate) effect: &'static str,
+    pub(crate) by: String,
+    pub(crate) reason: String,
+}
+
+/// Returns the words of the overrides that apply to a rule: to the rule itself or to its domain.
+pub(crate) fn words_for<'o>(
+    overrides: &'o [OverrideView],
+    domain: &str,
+    rule: &str,
+) -> impl Iterator<Item = &'o str> {
+    let applies = move |set: &&OverrideView| set.target == rule || set.target == domain;
+    overrides.iter().filter(applies).map(|set| &*set.to)
+}
+
+/// Returns what an override does to the calls of its target, for operators.
+fn effect_of(change: &OverrideChange) -> &'static str {
+    match change {
+        OverrideChange::Numbers { .. } => "limits have these numbers instead of the policy's",
+        OverrideChange::Scale(_) => "limits are this percentage of what the policy says",
+        OverrideChange::Mode(OverrideMode::Shadow) => {
+            "calls over a limit pass, and count as would be rejected"
+        }
+        OverrideChange::Mode(OverrideMode::Unlimited) => "every call passes, and none is counted",
+        OverrideChange::Mode(OverrideMode::Deny) => "every call is rejected, and none is counted",
+    }
+}
+
+/// Page of the overrides in force.
+pub(crate) struct OverridePage {
+    /// Number of overrides in force.
+    pub(crate) total: usize,
+    /// Ids and overrides, and whether the policy has their targets.
+    pub(crate) listed: Vec<(String, OverrideEntry, bool)>,
+    /// Id after which the next page starts; `None` if this page is the last one.
+    pub(crate) next: Option<String>,
+}
+
+impl OperatorOverrides {
+    /// Lists overrides in force, in the order of their ids: those after the id `after`, at most
+    /// [`PAGE_MAX`].
+    pub(crate) fn page(&self, after: &str) -> OverridePage {
+        let state = self.state.lock();
+        let mut rest = state.in_force.range::<str, _>((Bound::Excluded(after), Bound::Unbounded));
+        let listed: Vec<_> = rest
+            .by_ref()
+            .take(PAGE_MAX)
+            .map(|(id, entry)| {
+                (id.clone(), OverrideEntry::clone(entry), is_matched(&state.loaded, entry))
+            })
+            .collect();
+        let has_more = rest.next().is_some();
+        let next = listed.last().filter(|_| has_more).map(|(id, ..)| id.clone());
+        OverridePage { total: state.in_force.len(), listed, next }
+    }
+
+    /// Lists overrides in force, one per line, with the age of what this replica knows.
+    pub(crate) fn page_as_text(&self, after: &str) -> String {
+        let OverridePage { total, listed, next } = self.page(after);
+        let age = self.age_seconds();
+        let mut text = match total {
+            0 => format!("no override is set; known {age} s ago\n"),
+            total => format!("{total} in force; known {age} s ago\n"),
+        };
+        for (_, entry, is_matched) in listed {
+            let note = if is_matched { "" } else { " (unmatched: the policy lacks the target)" };
+            text += &format!("{entry}{note}\n");
+        }
+        if next.is_some() {
+            text.push_str("…\n");
+        }
+        text
+    }
+
+    /// Lists overrides in force as JSON.
+    pub(crate) fn page_as_json(&self, after: &str) -> String {
+        let OverridePage { total, listed, next } = self.page(after);
+        let item = |(id, entry, matched): (String, OverrideEntry, bool)| {
+            let content = serde_json::from_str::<Value>(&entry.to_json()).unwrap_or_default();
+            json!({"id": id, "override": content, "matched": matched})
+        };
+        let listed: Vec<Value> = listed.into_iter().map(item).collect();
+        let age = self.age_seconds();
+        json!({"total": total, "known_seconds_ago": age, "overrides": listed, "next": next})
+            .to_string()
+            + "\n"
+    }
+
+    /// Lists the overrides of domains and rules in force, the latest first, at most 50.
+    pub(crate) fn views(&self) -> Vec<OverrideView> {
+        let (now, state) = (self.now(), self.state.lock());
+        let entries = state.in_force.values().filter(|entry| entry.target.entries.is_empty());
+        let mut entries: Vec<_> = entries.collect();
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.set_at));
+        let seconds = |micros: u64| micros.div_ceil(1_000_000);
+        let view = |entry: &&std::sync::Arc<OverrideEntry>| OverrideView {
+            target: entry.target.rule.as_deref().unwrap_or(&entry.target.domain).to_owned(),
+            to: entry.change.to_string(),
+            seconds_left: entry.until.map(|until| seconds(until.0.saturating_sub(now.0))),
+            set_seconds_ago: now.0.saturating_sub(entry.set_at.0) / 1_000_000,
+            effect: effect_of(&entry.change),
+            by: entry.by.to_string(),
+            reason: entry.reason.to_string(),
+        };
+        entries.iter().take(VIEWS_MAX).map(view).collect()
+    }
+
+    /// Returns the latest changes, the last one first.
+    pub(crate) fn recent_changes(&self) -> Vec<OverrideEvent> {
+        self.state.lock().recent.iter().cloned().collect()
+    }
+
+    /// Returns the time since Redis last said what it has, in seconds; 0 without Redis.
+    pub(crate) fn age_seconds(&self) -> u64 {
+        let at = *self.known_at.lock();
+        at.map_or(0, |at| Clock::System.monotonic_now().saturating_duration_since(at).as_secs())
+    }
+
+    /// Returns the number of overrides in force, and of those without an end.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let state = self.state.lock();
+        let permanent = state.in_force.values().filter(|entry| entry.until.is_none());
+        (state.in_force.len(), permanent.count())
+    }
+
+    /// Returns the number of changes since the process started, by kind.
+    pub(crate) fn change_counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let count = |kind: ChangeKind| {
+            (kind.as_str(), self.change_counts[kind as usize].load(Ordering::Relaxed))
+        };
+        ChangeKind::ALL.into_iter().map(count)
+    }
+
+    /// Returns whether the content of the file of overrides is invalid.
+    pub(crate) fn is_base_broken(&self) -> bool {
+        self.state.lock().is_base_broken
+    }
+}

@@ -1,0 +1,31 @@
+//! Metric families of the overrides that operators set at run time.
+
+use std::sync::Arc;
+
+use crate::app::operator_overrides::OperatorOverrides;
+use crate::telemetry::{
+    MetricFamily, MetricSource, counter, emit_series, emit_table, gauge, metrics,
+};
+
+metrics! { OVERRIDES []: OperatorOverrides,
+    gauge "overrides" "Overrides in force that operators have set", |overrides| overrides.counts().0 as u64;
+    gauge "overrides_permanent" "Overrides in force without an end", |overrides| overrides.counts().1 as u64;
+    gauge "overrides_age_seconds" "Time since Redis last said which overrides it has; 0 without Redis", |overrides| overrides.age_seconds();
+    gauge "overrides_file_invalid" "1 if the content of the file --overrides is invalid, so that its former one is in force, else 0", |overrides| u64::from(overrides.is_base_broken());
+}
+
+const OVERRIDE_CHANGES: MetricFamily =
+    counter("override_changes", "Changes of overrides on this replica, by kind")
+        .with_labels(&["kind"]);
+
+/// Returns the sources of these metrics.
+pub(crate) fn sources(overrides: &Arc<OperatorOverrides>) -> [MetricSource; 2] {
+    let [table, changes] = [(); 2].map(|()| Arc::clone(overrides));
+    [
+        Box::new(move |sink| emit_table(sink, OVERRIDES, &*table)),
+        Box::new(move |sink| {
+            let counts = changes.change_counts().map(|(kind, count)| ([("kind", kind)], count));
+            emit_series(sink, &OVERRIDE_CHANGES, counts)
+        }),
+    ]
+}

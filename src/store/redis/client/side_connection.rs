@@ -1,0 +1,84 @@
+//! Connection for commands that are not on the path of a request: one, to the node that holds a key.
+//!
+//! It is opened when it is needed, and given up after any error. Not a pool of `deadpool_redis`: before
+//! each reuse, a pool sends UNWATCH, which the ACL in the documentation does not permit.
+
+use std::sync::Arc;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, FromRedisValue, RedisError, ScriptInvocation};
+
+use super::config::Address;
+use super::dialer::{ClientContext, ConnectError};
+use super::topology::Topology;
+use crate::store::redis::script::keys::key_slot;
+
+/// Connection to the master or, on a cluster, to the owner of a hash slot.
+#[derive(Debug)]
+pub(crate) struct SideConnection {
+    context: Arc<ClientContext>,
+    topology: Arc<Topology>,
+    slot: u16,
+    open: Option<(Address, MultiplexedConnection)>,
+}
+
+/// Command, or call of a script.
+pub(crate) enum SideCommand<'a> {
+    Command(&'a Cmd),
+    Script(&'a ScriptInvocation<'a>),
+}
+
+impl SideConnection {
+    /// Creates a connection for commands to `key`. It is opened by the first command.
+    pub(crate) fn new(
+        context: &Arc<ClientContext>,
+        topology: &Arc<Topology>,
+        key: &str,
+    ) -> SideConnection {
+        let (context, topology) = (Arc::clone(context), Arc::clone(topology));
+        SideConnection { context, topology, slot: key_slot(key.as_bytes()), open: None }
+    }
+
+    /// Sends a command and returns its reply. Takes at most twice the connect timeout.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the node is unknown, connecting fails, or the command fails.
+    pub(crate) async fn send<T: FromRedisValue>(
+        &mut self,
+        command: SideCommand<'_>,
+    ) -> Result<T, ConnectError> {
+        // Out of its place, so that a connection whose reply did not arrive is not used again.
+        let former = self.open.take();
+        let sent = self.send_over(former, command).await;
+        if let (Err(_), Topology::Cluster(cluster)) = (&sent, &*self.topology) {
+            // The slot may have moved.
+            cluster.refresh_needed.notify_one();
+        }
+        Ok(sent?)
+    }
+
+    async fn send_over<T: FromRedisValue>(
+        &mut self,
+        former: Option<(Address, MultiplexedConnection)>,
+        command: SideCommand<'_>,
+    ) -> Result<T, RedisError> {
+        let Some(address) = self.topology.address_of(self.slot) else {
+            return Err((redis::ErrorKind::Io, "no node is known").into());
+        };
+        let config = &self.context.config;
+        let (address, mut connection) = match former.filter(|(held, _)| *held == address) {
+            Some(open) => open,
+            None => {
+                let opened = self.context.open(&address, &config.auth, config.db).await?;
+                (address, opened)
+            }
+        };
+        let reply = match command {
+            SideCommand::Command(command) => command.query_async(&mut connection).await?,
+            SideCommand::Script(script) => script.invoke_async(&mut connection).await?,
+        };
+        self.open = Some((address, connection));
+        Ok(reply)
+    }
+}
