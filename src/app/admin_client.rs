@@ -56,6 +56,20 @@ pub fn post_to_debug_port(
         .header(AUTHORIZATION, format!("Bearer {token}"))
         .body(Empty::new())
         .map_err(|_| Failure::Usage(format!("{}: not a token", token_file.display())))?;
+    send_to_debug_port(endpoint, request)
+}
+
+/// Sends a GET request to the debug port, and returns the response body.
+///
+/// # Errors
+///
+/// Returns the errors of [`post_to_debug_port`], except those of the token.
+pub fn get_from_debug_port(endpoint: &str, path_and_query: &str) -> Result<String, Failure> {
+    let request = Request::get(path_and_query).header(HOST, "tidegate").body(Empty::new());
+    send_to_debug_port(endpoint, request.map_err(|error| Failure::Usage(error.to_string()))?)
+}
+
+fn send_to_debug_port(endpoint: &str, request: Request<Empty<Bytes>>) -> Result<String, Failure> {
     let failed =
         |reason: &str| Failure::Unavailable(format!("{endpoint}: {}", reason.escape_debug()));
     let exchange = super::block_on(async {

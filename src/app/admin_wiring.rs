@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
-use serde::Serialize;
 
 use super::log_level::LogLevelControl;
-use super::peers::{Peers, ReplicaState};
+use super::peers::Peers;
 use super::process::exit_codes::Failure;
 use super::process::watcher_thread::WatchedValue;
 use super::rates::RateSampler;
@@ -25,7 +24,7 @@ use crate::control_plane::ControlPlaneStatus;
 use crate::domain::{CallerMemory, HttpReply, UnreadableCallers};
 use crate::server::{ConnectionStats, Health, RlsService, TlsCounters};
 use crate::store::redis::script::keys::Prefix;
-use crate::telemetry::{AllMetrics, MetricsPage, Telemetry, TopReport, export_metrics};
+use crate::telemetry::{AllMetrics, MetricsPage, Telemetry, TopBy, export_metrics};
 
 /// Components of the service that the HTTP ports show and change.
 pub(crate) struct AdminWiring {
@@ -44,7 +43,7 @@ pub(crate) struct AdminWiring {
     pub(crate) overrides: Arc<RuntimeOverrides>,
     pub(crate) log_level: Arc<LogLevelControl>,
     /// Token of the operators; `None` if no token file is configured.
-    pub(crate) token: Option<Arc<WatchedValue<String>>>,
+    pub(crate) token: Option<WatchedValue<String>>,
     pub(crate) peers: Arc<Peers>,
     pub(crate) rates: RateSampler,
 }
@@ -161,14 +160,8 @@ impl Backend for AdminWiring {
         to_json(&page_data::list_rules(&policy, &self.decider.policy(), &overrides, query))
     }
 
-    async fn top(&self, scope: Scope) -> String {
-        let names = |rule, limit| page_data::limit_name(&self.decider.policy(), rule, limit);
-        let report = self.telemetry.top_rejected().report(Clock::System.now(), &names);
-        let peers = match scope {
-            Scope::All => self.peers.ask("/top").await,
-            Scope::Replica => Arc::default(),
-        };
-        to_json(&TopResponse { report, replicas: peers.iter().map(ReplicaState::new).collect() })
+    async fn top(&self, by: TopBy, scope: Scope) -> String {
+        page_data::list_top_keys(&self.telemetry, &self.decider, &self.peers, by, scope).await
     }
 
     fn now(&self) -> String {
@@ -208,7 +201,7 @@ impl Backend for AdminWiring {
     }
 
     fn instance(&self) -> u64 {
-        self.peers.instance()
+        self.peers.instance
     }
 
     fn token(&self) -> OperatorToken {
@@ -217,15 +210,6 @@ impl Backend for AdminWiring {
             Some(token) => token.get().map_or(OperatorToken::Unreadable, OperatorToken::Text),
         }
     }
-}
-
-/// Response of `/top`.
-#[derive(Serialize)]
-struct TopResponse<'a> {
-    #[serde(flatten)]
-    report: TopReport,
-    /// Other replicas, each with whether it has answered.
-    replicas: Vec<ReplicaState<'a>>,
 }
 
 fn sample_request(query: &SampleQuery) -> Result<SampleRequest, String> {

@@ -10,10 +10,12 @@ use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
+use super::peers::Peers;
 use super::rates::{CurrentRates, RuleRate};
 use super::runtime_overrides::{OverrideView, words_for};
+use super::try_request::to_json;
 use super::wiring::store_setup::ServiceDecider;
-use crate::admin::PolicyQuery;
+use crate::admin::{PolicyQuery, Scope};
 use crate::clock::Clock;
 use crate::control_plane::{ControlPlaneState, ControlPlaneStatus};
 use crate::decide::GlobalModes;
@@ -21,7 +23,15 @@ use crate::domain::{RuleId, UnreadableCallers, UnreadableKind};
 use crate::policy::{Policy, RuleView};
 use crate::store::SharedStore as _;
 use crate::store::redis::client::node_stats::NodeReport;
-use crate::telemetry::{Latency, LimitName, NoLimitCount, RejectedBills, Telemetry};
+use crate::telemetry::{
+    Latency, LimitName, NoLimitCount, RejectedBills, Telemetry, TopBy, TopReport,
+};
+
+/// Maximum number of keys per limit in a response of `/top`.
+const LISTED_KEYS_MAX: usize = 20;
+
+/// What peers are asked for each list of keys, in the order of [`TopBy::ALL`].
+const TOP_PATHS: [&str; TopBy::ALL.len()] = ["/top?by=rejected", "/top?by=used", "/top?by=near"];
 
 /// Returns the domain, rule and name of a limit, or `None` if the policy has no such rule or limit.
 pub(super) fn limit_name(policy: &Policy, rule: RuleId, limit: usize) -> Option<LimitName> {
@@ -32,6 +42,45 @@ pub(super) fn limit_name(policy: &Policy, rule: RuleId, limit: usize) -> Option<
         rule: (*rule.path).into(),
         limit: spec.name.clone().unwrap_or_default(),
     })
+}
+
+/// Response of `/top`.
+#[derive(Serialize)]
+struct TopResponse {
+    #[serde(flatten)]
+    report: TopReport,
+    replicas: Vec<ReplicaState>,
+}
+
+/// Whether a replica has answered, and if not, why.
+#[derive(Serialize)]
+struct ReplicaState {
+    name: String,
+    answered: bool,
+    reason: Option<String>,
+}
+
+/// Lists the first keys of each limit, of this replica and, unless `scope` excludes them, its peers.
+pub(super) async fn list_top_keys(
+    telemetry: &Telemetry,
+    decider: &ServiceDecider,
+    peers: &Peers,
+    by: TopBy,
+    scope: Scope,
+) -> String {
+    let names = |rule, limit| limit_name(&decider.policy(), rule, limit);
+    let mut report = telemetry.top_keys().report(by, Clock::System.now(), &names);
+    let this = ReplicaState { name: "this replica".to_owned(), answered: true, reason: None };
+    let mut replicas = vec![this];
+    if scope == Scope::All {
+        for answer in &*peers.ask(TOP_PATHS[by as usize]).await {
+            let reason = answer.read().map(|theirs| report.merge(theirs)).err();
+            let (name, answered) = (answer.name.clone(), reason.is_none());
+            replicas.push(ReplicaState { name, answered, reason });
+        }
+        report.keep_first(LISTED_KEYS_MAX);
+    }
+    to_json(&TopResponse { report, replicas })
 }
 
 #[derive(Serialize)]
