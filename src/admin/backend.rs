@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::http::HeaderMap;
 
 use crate::domain::HttpReply;
+use crate::telemetry::TopBy;
 
 /// Response body, or an error message that is sent with status 400.
 pub type TextResult = Result<String, String>;
@@ -46,8 +47,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Lists the rules of the active policy that match a search, as JSON.
     fn policy(&self, query: &PolicyQuery) -> String;
 
-    /// Lists the keys with the most rejections, as JSON.
-    fn top(&self, scope: Scope) -> impl Future<Output = String> + Send;
+    /// Lists the keys with the most rejections or hits, or near their limits, as JSON.
+    fn top(&self, by: TopBy, scope: Scope) -> impl Future<Output = String> + Send;
 
     /// Reports the current rates, the latency percentiles and the state of the store, as JSON.
     fn now(&self, scope: Scope) -> impl Future<Output = String> + Send;

@@ -27,7 +27,7 @@ const ENDPOINTS: &str = "\
 /stats/prometheus  all metrics, also under the names of envoyproxy/ratelimit
 /config      settings in effect and where each one comes from
 /policy      the policy in force, as JSON: ?search=TEXT&most=NUMBER
-/top         keys rejected most: now, in the last hour, in the last day
+/top         ?by=used|rejected|near: keys of each limit, now, in the last hour, in the last day
 /now         decisions per second, latency, modes that are on, state of the store
 /history     the last hour in steps of 10 s: rates, latency, rules: ?rules=NUMBER
 /explain     ?domain=D&descriptor=k=v,k2=v2 (repeatable): which rules match, and why

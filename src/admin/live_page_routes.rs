@@ -12,7 +12,7 @@ use axum::routing::get;
 use super::backend::{Backend, PolicyQuery, Scope};
 use super::query::{Query, parse_sample};
 use super::respond;
-use crate::telemetry::HISTORY_RULES_MAX;
+use crate::telemetry::{HISTORY_RULES_MAX, TopBy};
 
 /// Default and maximum value of the `most` parameter of `/policy`, which limits the number of rules
 /// in the response. Larger than any policy, so that the default lists every rule: tools that
@@ -53,10 +53,8 @@ pub(super) fn live_page_routes<B: Backend>() -> Router<Arc<B>> {
         respond(result, json_response)
     };
     let top = async |State(backend): State<Arc<B>>, RawQuery(query): RawQuery| {
-        let usage = "usage: scope=all|replica, optional";
-        let query = Query::parse(query.as_deref(), &["scope"], &[], usage);
-        let result = match query.and_then(|query| query.parse_scope()) {
-            Ok(scope) => Ok(backend.top(scope).await),
+        let result = match parse_top_query(query.as_deref()) {
+            Ok((by, scope)) => Ok(backend.top(by, scope).await),
             Err(reason) => Err(reason),
         };
         respond(result, json_response)
@@ -67,6 +65,16 @@ pub(super) fn live_page_routes<B: Backend>() -> Router<Arc<B>> {
         .route("/history", get(history))
         .route("/policy", get(policy))
         .route("/try", get(try_request))
+}
+
+fn parse_top_query(query: Option<&str>) -> Result<(TopBy, Scope), String> {
+    let usage = "usage: by=used|rejected|near&scope=all|replica, both optional";
+    let query = Query::parse(query, &["by", "scope"], &[], usage)?;
+    let by = match query.value("by") {
+        None => TopBy::default(),
+        Some(word) => TopBy::ALL.into_iter().find(|by| by.as_str() == word).ok_or(usage)?,
+    };
+    Ok((by, query.parse_scope()?))
 }
 
 fn parse_policy_query(query: Option<&str>) -> Result<PolicyQuery, String> {

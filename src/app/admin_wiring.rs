@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
-use serde::Serialize;
 
 use super::log_level::LogLevelControl;
 use super::operator_overrides::OperatorOverrides;
 use super::operator_overrides::listing::{OverrideView, words_for};
-use super::peers::{PeerAnswers, Peers, ReplicaState};
+use super::peers::Peers;
 use super::process::exit_codes::Failure;
 use super::process::watcher_thread::WatchedValue;
 use super::rates::RateSampler;
@@ -29,7 +28,7 @@ use crate::control_plane::ControlPlaneStatus;
 use crate::domain::{CallerMemory, HttpReply, UnreadableCallers};
 use crate::server::{ConnectionStats, Health, RlsService, TlsCounters};
 use crate::store::redis::script::keys::Prefix;
-use crate::telemetry::{AllMetrics, MetricsPage, Telemetry, export_metrics};
+use crate::telemetry::{AllMetrics, MetricsPage, Telemetry, TopBy, export_metrics};
 
 /// Components of the service that the HTTP ports show and change.
 pub(crate) struct AdminWiring {
@@ -49,7 +48,7 @@ pub(crate) struct AdminWiring {
     pub(crate) outage: Arc<StoreOutage>,
     pub(crate) log_level: Arc<LogLevelControl>,
     /// Token of the operators; `None` if no token file is configured.
-    pub(crate) token: Option<Arc<WatchedValue<String>>>,
+    pub(crate) token: Option<WatchedValue<String>>,
     pub(crate) peers: Arc<Peers>,
     pub(crate) rates: RateSampler,
 }
@@ -107,13 +106,6 @@ impl AdminWiring {
             memory: Arc::clone(&self.http_memory),
         };
         server_config::is_json_enabled(&self.configuration.settings).then(bodies)
-    }
-
-    async fn ask_peers(&self, path: &'static str, scope: Scope) -> PeerAnswers {
-        match scope {
-            Scope::All => self.peers.ask(path).await,
-            Scope::Replica => Arc::default(),
-        }
     }
 
     fn list_overrides(&self) -> Vec<OverrideView> {
@@ -174,16 +166,11 @@ impl Backend for AdminWiring {
         to_json(&page_data::list_rules(&policy, &self.decider.policy(), &overrides, query))
     }
 
-    async fn top(&self, scope: Scope) -> String {
-        let names = |rule, limit| page_data::limit_name(&self.decider.policy(), rule, limit);
-        let response = self.telemetry.top_rejected().report(Clock::System.now(), &names);
-        let peers = self.ask_peers("/top", scope).await;
-        let replicas = peers.iter().map(ReplicaState::new).collect();
-        to_json(&OfReplicas { response, replicas })
+    async fn top(&self, by: TopBy, scope: Scope) -> String {
+        page_data::list_top_keys(&self.telemetry, &self.decider, &self.peers, by, scope).await
     }
 
     async fn now(&self, scope: Scope) -> String {
-        let peers = self.ask_peers("/now", scope).await;
         let rates = self.rates.sample(Clock::System.now(), || self.telemetry.snapshot());
         let control_plane = self.control_plane.as_deref();
         let (loaded, overrides) = (self.overrides.loaded(), self.list_overrides());
@@ -198,14 +185,12 @@ impl Backend for AdminWiring {
             &self.unreadable,
         );
         response.ready = self.is_ready();
-        let replicas = peers.iter().map(ReplicaState::with_answer).collect();
-        to_json(&OfReplicas { response, replicas })
+        page_data::add_peers(response, &self.peers, "/now", scope).await
     }
 
     async fn history(&self, rules_max: usize, scope: Scope) -> String {
-        let peers = self.ask_peers("/history", scope).await;
-        let replicas = peers.iter().map(ReplicaState::with_answer).collect();
-        to_json(&OfReplicas { response: self.telemetry.history(rules_max), replicas })
+        page_data::add_peers(self.telemetry.history(rules_max), &self.peers, "/history", scope)
+            .await
     }
 
     async fn try_request(&self, query: SampleQuery) -> TextResult {
@@ -235,7 +220,7 @@ impl Backend for AdminWiring {
     }
 
     fn instance(&self) -> u64 {
-        self.peers.instance()
+        self.peers.instance
     }
 
     fn token(&self) -> OperatorToken {
@@ -244,14 +229,6 @@ impl Backend for AdminWiring {
             Some(token) => token.get().map_or(OperatorToken::Unreadable, OperatorToken::Text),
         }
     }
-}
-
-/// Response of this replica, with the states of the others.
-#[derive(Serialize)]
-struct OfReplicas<'a, R> {
-    #[serde(flatten)]
-    response: R,
-    replicas: Vec<ReplicaState<'a>>,
 }
 
 fn sample_request(query: &SampleQuery) -> Result<SampleRequest, String> {

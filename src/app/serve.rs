@@ -105,8 +105,6 @@ async fn run(
     let base = settings.overrides.clone();
     let base = base.map(|path| base_file::watch(path, Arc::clone(&overrides))).transpose()?;
     let token = settings.debug_token_file.clone().map(admin_actions::watch_token).transpose()?;
-    let token = token.map(Arc::new);
-    let peers = Peers::start(&settings.peers, token.clone())?;
     let rate_limit = rate_limit_service(&decider, settings, response_config);
     let health = Health::default();
 
@@ -125,13 +123,13 @@ async fn run(
         outage: Arc::clone(&outage),
         log_level: Arc::clone(&log_level),
         token,
-        peers,
+        peers: Peers::start(&settings.peers),
         rates: RateSampler::default(),
     };
     let (metrics, exporters) = wiring.start_metrics()?;
     http_ports.log_addresses(listener.address().map(|address| address.to_string()));
     let http_ports = http_ports.serve(wiring, metrics);
-    tokio::spawn(drain_rejected_keys(Arc::clone(&decider), Arc::clone(&telemetry)));
+    tokio::spawn(drain_keys(Arc::clone(&decider), Arc::clone(&telemetry)));
     let is_connected = tokio::select! {
         ready = decider.store().wait_until_ready(settings) => ready?,
         // Nothing has been served yet, so there is nothing to drain. There are no watchers to reload.
@@ -316,15 +314,15 @@ fn log_overflows(decider: &ServiceDecider) {
     }
 }
 
-/// Moves records of rejected keys from their ring buffer into the statistics, 20 times per second.
+/// Moves records of keys from their ring buffer into the statistics, 20 times per second.
 /// At this rate, a small buffer is enough.
-async fn drain_rejected_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemetry>) {
+async fn drain_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemetry>) {
     let mut ticks = tokio::time::interval(telemetry::DRAIN_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let names = |rule, limit| page_data::limit_name(&decider.policy(), rule, limit);
     loop {
         ticks.tick().await;
-        telemetry.top_rejected().drain(Clock::System.now(), &names);
+        telemetry.top_keys().drain(Clock::System.now(), &names);
     }
 }
 

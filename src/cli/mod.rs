@@ -18,6 +18,7 @@ mod serve_command;
 pub mod simulate_command;
 mod terminal;
 mod test_command;
+mod top_command;
 mod usage_errors;
 
 use std::ffi::OsString;
@@ -64,6 +65,8 @@ enum Command {
     Override(override_commands::Override),
     /// Short form of `override` for a rule or a domain
     Switch(override_commands::Switch),
+    /// Show the keys that use most, are rejected most, or are near a limit
+    Top(top_command::Top),
     /// Make the calls of test files, and compare the answers with the expected ones
     Test(test_command::Test),
     /// Run a policy on generated traffic, in simulated time
@@ -117,6 +120,7 @@ fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
         Command::Reset(reset) => reset.run(),
         Command::Override(overrides) => overrides.run(),
         Command::Switch(switch) => switch.run(),
+        Command::Top(top) => top.run(),
         Command::Test(test) => test.run(&environment),
         Command::Simulate(simulate) => simulate_command::run(&simulate),
         Command::Schema => terminal::print(&(app::schema() + "\n")),

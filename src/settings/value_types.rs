@@ -205,42 +205,17 @@ pub(super) fn parse_server(input: &str) -> Result<(String, u16), ValueError> {
     parse_host_and_port(in_target.unwrap_or(input), &FORMS)
 }
 
-/// Debug port of one or more replicas.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeerAddress {
-    /// Host name or IP address, without brackets. A name may have the addresses of many replicas.
-    pub host: String,
-    /// Port of each address.
-    pub port: u16,
-    /// Whether the port is served with TLS, by a proxy in front of it.
-    pub uses_tls: bool,
-}
-
 /// Maximum number of entries of `--peers`, and of addresses that they have altogether.
 pub const PEERS_MAX: usize = 64;
 
 /// Parses a list of debug ports, separated by commas.
-pub(super) fn parse_peers(input: &str) -> Result<Vec<PeerAddress>, ValueError> {
-    const FORMS: UrlForms = UrlForms {
-        suggested: ["", "https"],
-        valid: "HOST:PORT, or https://HOST:PORT for TLS, such as tidegate-headless:6070",
-        check: |url| {
-            let port = url.port.or(url.uses_tls().then_some(443));
-            (HOST_AND_PORT.check)(&ServerUrl { port, ..url.clone() })
-        },
-        ..HOST_AND_PORT
-    };
+pub(super) fn parse_peers(input: &str) -> Result<Vec<(String, u16)>, ValueError> {
     let entries = input.split(',').map(str::trim).filter(|entry| !entry.is_empty());
-    let parsed = entries.map(|entry| {
-        let url = ServerUrl::parse(entry, &FORMS)?;
-        let uses_tls = url.uses_tls();
-        Ok(PeerAddress { host: url.host, port: url.port.unwrap_or(443), uses_tls })
-    });
-    let peers = parsed.collect::<Result<Vec<_>, ValueError>>()?;
-    match peers.len() > PEERS_MAX {
-        true => Err(format!("has more than {PEERS_MAX} entries")),
-        false => Ok(peers),
-    }
+    let peers: Vec<_> = entries
+        .map(|entry| parse_host_and_port(entry, &HOST_AND_PORT))
+        .collect::<Result<_, _>>()?;
+    let too_many = || format!("has more than {PEERS_MAX} entries");
+    (peers.len() <= PEERS_MAX).then_some(peers).ok_or_else(too_many)
 }
 
 /// Parses the URL of an OTLP collector. Returns an empty text for an empty text.

@@ -22,10 +22,10 @@ use super::otlp::TraceExporter;
 use super::recent_latency::RecentLatency;
 use super::refusal_log::RefusalLog;
 use super::rule_counters::{CountsByCode, RuleCounters, RuleName, RuleTable, RuleTables};
-use super::top_rejected::TopRefusals;
+use super::top_keys::TopKeys;
 use crate::domain::{
     CheckEvent, Code, Decision, DetailedCheck, DurationHistogram, HistogramSnapshot, InvalidReason,
-    LimitedBy, Lock, Micros, NearEvent, NoLimitReason, Observer, RefusalEvent, Request, RpcOutcome,
+    KeyEvent, LimitedBy, Lock, Micros, NearEvent, NoLimitReason, Observer, Request, RpcOutcome,
     RuleId, Source, Trace, TraceParent, ValueDisplay, add_relaxed,
 };
 
@@ -90,7 +90,7 @@ pub struct Telemetry {
     /// Log of the calls that would be rejected without shadow mode.
     shadow_log: RefusalLog,
     near_log: NearLog,
-    top_rejected: TopRefusals,
+    top_keys: TopKeys,
 }
 
 /// Number of threads that have used worker counters. Never decreases, because worker threads run
@@ -107,7 +107,7 @@ impl Telemetry {
     /// to 1) above which hits count as near the limit.
     pub fn new(near_ratio: f64) -> Self {
         Telemetry {
-            top_rejected: TopRefusals::new(ValueDisplay::default()),
+            top_keys: TopKeys::new(ValueDisplay::default(), near_ratio),
             near_ratio,
             rule_tables: ArcSwap::default(),
             overrides: RuleCounters::default(),
@@ -170,10 +170,10 @@ impl Telemetry {
         self.calls_without_limit.write(now, advise);
     }
 
-    /// Sets how `/top` displays the descriptor values of rejected keys.
+    /// Sets how `/top` displays the descriptor values of keys.
     #[must_use]
     pub fn with_value_display(self, values: ValueDisplay) -> Self {
-        Telemetry { top_rejected: TopRefusals::new(values), ..self }
+        Telemetry { top_keys: TopKeys::new(values, self.near_ratio), ..self }
     }
 
     /// Sets whether global shadow mode lets every call pass.
@@ -232,9 +232,9 @@ impl Telemetry {
         self.last_load_succeeded.store(false, Ordering::Relaxed);
     }
 
-    /// Returns the statistics of the most frequently rejected keys.
-    pub fn top_rejected(&self) -> &TopRefusals {
-        &self.top_rejected
+    /// Returns the statistics of the keys of each limit.
+    pub fn top_keys(&self) -> &TopKeys {
+        &self.top_keys
     }
 
     pub(super) fn rule_tables(&self) -> Arc<RuleTables> {
@@ -340,8 +340,16 @@ impl Observer for Telemetry {
         add_relaxed(&worker.invalid[reason as usize], 1, exclusive);
     }
 
-    fn on_refusal(&self, refused: &RefusalEvent<'_>) {
-        self.top_rejected.record(refused);
+    fn on_refusal(&self, refused: &KeyEvent<'_>) {
+        self.top_keys.record_refusal(refused);
+    }
+
+    fn sample_pass(&self, check: &CheckEvent) -> Option<u64> {
+        self.top_keys.sample(check)
+    }
+
+    fn on_pass(&self, key: &KeyEvent<'_>, check: &CheckEvent, weight: u64) {
+        self.top_keys.record_pass(key, check, weight);
     }
 
     fn on_near(&self, event: &NearEvent<'_>) {

@@ -13,7 +13,7 @@
 //! | `metric`, `families`, `compat_names` | metric families of Tidegate and envoyproxy/ratelimit |
 //! | `prometheus`, `prometheus_writer` | the metrics page |
 //! | [`otlp`], `otlp_metrics` | export of traces and metrics, sampling |
-//! | `top_rejected` | statistics of the keys that each limit rejects most |
+//! | `top_keys` | keys of each limit that are rejected most, use most, or are near the limit |
 //! | `snapshot`, `recent_latency`, `history` | snapshot of the counters, latencies, and the last hour, for the live page |
 //! | `lost_bills` | bills not charged in full, and the warning about them |
 //! | `logging`, `refusal_log` | log output; log of rejected calls |
@@ -38,7 +38,7 @@ mod refusal_log;
 mod rule_counters;
 mod rule_rows;
 mod snapshot;
-mod top_rejected;
+mod top_keys;
 
 pub use calls_without_limit::{Advise, NoLimitCalls, NoLimitCount};
 pub use counters::Telemetry;
@@ -53,6 +53,7 @@ pub use otlp_metrics::{MetricsExporter, export_metrics};
 pub use prometheus::{AllMetrics, CONTENT_TYPE, CONTENT_TYPE_PLAIN, MetricsPage};
 pub use rule_counters::RuleName;
 pub use snapshot::{Latency, RejectedBills, RuleSnapshot, Snapshot};
-pub use top_rejected::{
-    DRAIN_INTERVAL, LimitName, LimitResolver, TopKey, TopLimit, TopRefusals, TopReport, TopWindow,
+pub use top_keys::{
+    DRAIN_INTERVAL, LimitName, LimitResolver, TopBy, TopKey, TopKeys, TopLimit, TopReport,
+    TopWindow,
 };
