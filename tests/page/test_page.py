@@ -9,7 +9,7 @@ import unittest
 
 import flood_history
 from browser import Browser, until
-from service import Service
+from service import TOKEN, Service
 
 # How soon the page must show who is being limited.
 SHOWN_WITHIN_SECONDS = 2
@@ -233,6 +233,23 @@ class Page(unittest.TestCase):
         kept = self.browser.run("return JSON.stringify([location.href, document.cookie, localStorage.length, sessionStorage.length])")
         self.assertNotIn("between-friends", kept)
         self.assertIn(',"",0,0]', kept)
+
+    def test_who_uses_most_and_who_is_near_a_limit_are_listed(self):
+        for at in range(4):
+            for _ in range(30 if at else 4):
+                self.service.call([("remote_address" if at else "api_token", f"192.0.2.{at}")])
+        self.browser.click("input[value=used]")
+        until("who uses most", lambda: "Who uses most" in self.browser.text("#limited") and "remote_address=192.0.2.3" in self.limited())
+        self.assertIn(" hits", self.limited())
+        self.browser.click("input[value=near]")
+        self.browser.click("input[value=last_hour]")
+        def near():
+            self.service.call([("api_token", "192.0.2.0")], hits=0)
+            return "% of the limit" in self.limited()
+        self.spend(("api_token", "ann"))
+        until("who is near", near)
+        self.browser.click("#groups .key button")
+        until("a key opens from any list", lambda: "Key " in self.details())
 
     def test_rules_are_sorted_by_each_column(self):
         first = lambda: self.browser.run("return document.querySelector('#rates tr')?.cells[0].textContent.trim()")
@@ -483,23 +500,77 @@ class Modes(unittest.TestCase):
         self.browser.click("#form button")
         self.shown("#answer", "would be rejected, but passes in the shadow mode of its rule")
 
-    def test_each_switch_is_shown_beside_the_numbers_of_its_rule_until_it_ends(self):
+    def test_each_override_is_shown_beside_the_numbers_of_its_rule_until_it_ends(self):
         service = self.serve()
-        for target, to, effect in [
-                ("edge.api_token", "deny", "every call is rejected"), ("edge", "shadow", "would be rejected"),
-                ("edge.api_token", "allow", "every call passes"), ("edge.api_token", "20%25", "percentage")]:
-            service.order(f"switch?target={target}&to={to}&for=600")
-            word = to.replace("%25", "%")
-            self.shown("#modes", f"Switch on {target}: {word}. For it, ")
-            for text in (effect, " ago, ends in 10 min"):
+        for target, change, word, effect in [
+                ("edge.api_token", "mode=deny", "deny", "every call is rejected"), ("edge", "mode=shadow", "shadow", "would be rejected"),
+                ("edge.api_token", "mode=unlimited", "unlimited", "every call passes"), ("edge.api_token", "scale=20%25", "scale 20%", "percentage")]:
+            service.order(f"override?target={target}&{change}&for=600&by=ann&reason=T-42")
+            self.shown("#modes", f"Override on {target}: {word}. For it, ")
+            for text in (effect, " ago by ann, ends in 10 min. Reason: T-42."):
                 self.assertIn(text, self.browser.text("#modes"))
             self.shown("#listing", f"switched: {word}")
             self.assertIn("per-token: 5 per year", self.browser.text("#listing"))
             self.shown("#rates", f"switched: {word}", lambda: service.call([("api_token", "bob")]))
-            service.order("undo")
+            self.shown("#overrides", f"{word.replace('%', '%')}, until ")
+            self.assertIn("by ann. Reason: T-42.", self.browser.text("#overrides"))
+            service.order(f"override/delete?target={target}")
             until("the banner is gone", lambda: not self.browser.text("#modes-on"))
-        service.order("switch?target=edge&to=deny")
+            self.shown("#overrides", "Nothing is changed by hand")
+        self.shown("#latest", "edge.api_token, scale 20%, by ann, until ")
+        service.order("override?target=edge&mode=deny&permanent=true")
         self.shown("#modes", "without an end")
+
+    def override(self, service, **key):
+        """Overrides a rule, or a key of it, for an hour, as an operator does; not without the token."""
+        self.browser.open("about:blank")
+        self.browser.open(service.page(domain="edge", rule="edge.api_token", limit="per-token", **key))
+        self.shown("#detail", "per-token: 5 per year")
+        self.browser.click("#set")
+        self.shown("#acted", "Not done: send `Authorization: Bearer TOKEN`")
+        self.browser.console()
+        self.assertIn("Nothing is changed by hand", self.browser.text("#overrides"))
+        self.browser.fill("#token", TOKEN)
+        self.browser.fill("#by", MARKUP)
+        self.browser.fill("#reason", f"T-42 {MARKUP}")
+        self.browser.click("#set")
+        self.shown("#acted", "Done: ")
+
+    def test_an_operator_lifts_a_rule_for_an_hour_and_ends_that_again(self):
+        service = self.serve()
+        self.spend(service, ("api_token", "ann"))
+        self.override(service)
+        until("calls pass", lambda: service.call([("api_token", "ann")]) == "OK")
+        for place in ("#overrides", "#detail-overrides", "#latest", "#modes"):
+            self.shown(place, f"T-42 {MARKUP}")
+            self.assertIn("edge.api_token", self.browser.text(place))
+            self.assertIn(f"by {MARKUP}", self.browser.text(place))
+        self.assertEqual(self.browser.run("return document.images.length"), 0)
+        self.browser.click("#close")
+        self.browser.click("#overrides button")
+        self.shown("#detail-title", "Rule edge.api_token")
+        self.browser.click("#detail-overrides button")
+        self.shown("#acted", "Done: ")
+        until("the limit is back", lambda: service.call([("api_token", "ann")]) == "OVER_LIMIT")
+        self.shown("#overrides", "Nothing is changed by hand")
+        self.browser.run("const change = document.querySelector('#change'); change.value = 'limit'; change.dispatchEvent(new Event('change'))")
+        self.browser.fill("#number", "100")
+        self.browser.click("#set")
+        self.shown("#detail-overrides", "limit 100, until ")
+
+    def test_an_override_of_a_key_is_listed_and_leads_to_the_key(self):
+        service = self.serve()
+        self.override(service, key="api_token=ann")
+        for place in ("#overrides", "#detail-overrides", "#latest"):
+            self.shown(place, "api_token=ann")
+            self.assertIn(f"T-42 {MARKUP}", self.browser.text(place))
+        self.shown("#modes", "An override of a single key is in force: see Changed by hand.")
+        self.browser.click("#close")
+        self.browser.click("#overrides button")
+        self.shown("#detail-title", "Key api_token=ann")
+        self.browser.click("#detail-overrides button")
+        self.shown("#acted", "Done: ")
+        self.shown("#overrides", "Nothing is changed by hand")
 
     def test_without_redis_counters_are_not_called_shared(self):
         self.serve("--redis-url", "127.0.0.1:1", "--store-budget", "1s")
