@@ -13,7 +13,7 @@
 -- State    records and versions: see override_write.lua. replicas: sorted set of the replicas by the time of
 --          their last call
 -- Reply    {time, `highest checksum`, number of replicas, ids, records}
--- Cost     TIME, ZADD, ZREMRANGEBYSCORE, PEXPIRE, ZCARD and HGET once; with changes ZRANGEBYSCORE and HMGET
+-- Cost     TIME, ZADD, ZREMRANGEBYSCORE, PEXPIRE, ZCOUNT and HMGET once; with changes ZRANGEBYSCORE and HMGET
 local time = redis.call('TIME')
 local now, life = time[1] * 1000000 + time[2], ARGV[4] + 0
 -- A server whose memory is full still tells the changes.
@@ -23,7 +23,7 @@ if type(beat) == 'table' and beat.err and not string.find(beat.err, 'OOM', 1, tr
 end
 redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', string.format('%.0f', now - life))
 redis.call('PEXPIRE', KEYS[3], string.format('%.0f', life / 1000))
-local state = redis.call('HGET', KEYS[1], '') or '0 0'
+local state = redis.call('HMGET', KEYS[1], '')[1] or '0 0'
 local ids, records = {}, {}
 if (string.match(state, '^%d+') or 0) + 0 > ARGV[2] + 0 then
   ids = redis.call('ZRANGEBYSCORE', KEYS[2], string.format('(%s', ARGV[2]), '+inf', 'LIMIT', 0, ARGV[3])
@@ -31,4 +31,4 @@ if (string.match(state, '^%d+') or 0) + 0 > ARGV[2] + 0 then
     records = redis.call('HMGET', KEYS[1], unpack(ids))
   end
 end
-return { string.format('%.0f', now), state, redis.call('ZCARD', KEYS[3]), ids, records }
+return { string.format('%.0f', now), state, redis.call('ZCOUNT', KEYS[3], '-inf', '+inf'), ids, records }

@@ -78,7 +78,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         };
         let descriptors = [descriptor];
         let request = Request { domain, descriptors: &descriptors };
-        let matches = policy.find(&request);
+        let matches = policy.find_counted(&request);
         let checks = policy.checks(&request, &matches);
         let Some(rule) = matches.found.first().and_then(DescriptorMatch::rule) else {
             return CounterSnapshots { each: Vec::new(), source: Source::Policy };

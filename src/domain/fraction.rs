@@ -19,32 +19,34 @@ const SCALED_PRODUCT_MAX: u64 = 1 << 51;
 /// use tidegate::domain::{Hits, Fraction};
 /// assert_eq!(Fraction::one_of(3).of_hits(Hits(100)), Hits(33));
 /// assert_eq!(Fraction::one_of(3).of_hits(Hits(2)), Hits(1));
-/// assert_eq!(Fraction::from_percent(20).of_hits(Hits(0)), Hits(0));
+/// assert_eq!(Fraction::from_percent(20).of_hits(Hits(501)), Hits(101));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fraction {
     numerator: u32,
     denominator: u32,
+    /// Whether [`of_hits`](Self::of_hits) rounds up rather than down.
+    rounds_up: bool,
 }
 
 impl Fraction {
     /// Fraction that equals 1 and leaves a limit unchanged.
-    pub const WHOLE: Fraction = Fraction { numerator: 1, denominator: 1 };
+    pub const WHOLE: Fraction = Fraction { numerator: 1, denominator: 1, rounds_up: false };
 
     /// Returns the fraction `1 / parts`, or 1 if `parts` is 0.
     pub const fn one_of(parts: u32) -> Fraction {
-        Fraction { numerator: 1, denominator: if parts == 0 { 1 } else { parts } }
+        Fraction { denominator: if parts == 0 { 1 } else { parts }, ..Fraction::WHOLE }
     }
 
-    /// Converts a percentage to a fraction. A percentage outside 1 to 100 is clamped to that
-    /// range.
+    /// Converts a percentage to a fraction that rounds hits up. A percentage outside 1 to 100 is
+    /// clamped to that range.
     pub const fn from_percent(percent: u32) -> Fraction {
         let numerator = match percent {
             0 => 1,
             1..=100 => percent,
             101.. => 100,
         };
-        Fraction { numerator, denominator: 100 }
+        Fraction { numerator, denominator: 100, rounds_up: true }
     }
 
     /// Returns whether the fraction is 1.
@@ -52,9 +54,12 @@ impl Fraction {
         self.numerator == self.denominator
     }
 
-    /// Returns this fraction of `whole`, rounded down, but at least 1 unless `whole` is 0.
+    /// Returns this fraction of `whole`, but at least 1 unless `whole` is 0. A percentage is rounded
+    /// up, and a share of a replica down, so that the shares of all replicas do not exceed the limit.
     pub fn of_hits(self, whole: Hits) -> Hits {
-        let part = u128::from(whole.0) * u128::from(self.numerator) / u128::from(self.denominator);
+        let scaled = u128::from(whole.0) * u128::from(self.numerator);
+        let denominator = u128::from(self.denominator);
+        let part = if self.rounds_up { scaled.div_ceil(denominator) } else { scaled / denominator };
         // The conversion cannot fail: the result is at most `whole`, a u64.
         let part = u64::try_from(part).unwrap_or(u64::MAX);
         Hits(part.max(1).min(whole.0))
@@ -70,8 +75,8 @@ impl Fraction {
 }
 
 impl Limit {
-    /// Returns the limit scaled by a fraction. The capacity is rounded down, but is at least 1
-    /// unless the limit is 0. The refill rate of a bucket is also rounded down. The counter key,
+    /// Returns the limit scaled by a fraction. The capacity is rounded as by [`Fraction::of_hits`].
+    /// The refill rate of a bucket is rounded down. The counter key,
     /// the windows and the rate reported in statuses do not change.
     ///
     /// If each of `n` replicas enforces `1/n` of a limit, together they admit at most the limit or
@@ -181,7 +186,7 @@ mod tests {
             }));
             let part = whole.scaled_by(Fraction::from_percent(30)).algorithm;
             let Algorithm::Bucket(part) = part else { panic!() };
-            assert_eq!((part.burst, part.floor), (Hits(3), Hits(1)));
+            assert_eq!((part.burst, part.floor), (Hits(3), Hits(2)));
             part.refill
         };
         let slower = Refill::Arrival { emission: Micros(334) };

@@ -75,7 +75,7 @@ const ARRIVAL_TIME_BOUND: u64 = 1 << 52;
 /// Exclusive upper bound of two products: `burst * window` for a bucket stored as credits, with the
 /// window in microseconds, and `hits * ticks` for a sliding window, with the window's length in
 /// ticks. The bound is 2^53, the first integer that a double cannot distinguish from its successor.
-pub const CREDITS_BOUND: u64 = 1 << 53;
+const CREDITS_BOUND: u64 = 1 << 53;
 
 /// Reciprocal of the maximum rate error (0.1 %) of a bucket stored as an arrival time. Such a
 /// bucket rounds the time to refill one hit up to whole microseconds, which slows the refill. If
@@ -84,7 +84,7 @@ const RATE_ERROR_RECIPROCAL: u128 = 1_000;
 
 /// Maximum number of entries in the sliding log or slot table of one counter. Each check scans all
 /// entries.
-pub const STORED_ENTRIES_MAX: u64 = 10_000;
+const STORED_ENTRIES_MAX: u64 = 10_000;
 
 /// Upper bound on the time by which a calendar window can exceed the length of its [`Unit`], for
 /// example in a month of 31 days, a leap year, or a day of 25 hours.
@@ -294,6 +294,18 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
+    /// Returns the largest number of hits per window, or of slots, that the algorithm can count
+    /// exactly. The burst of a bucket has a bound of its own, [`Refill::burst_max`].
+    pub fn hits_max(&self) -> u64 {
+        match self {
+            Algorithm::FixedWindow(_) | Algorithm::Bucket(_) | Algorithm::Hybrid(_) => {
+                u32::MAX.into()
+            }
+            Algorithm::SlidingWindow(window) => (CREDITS_BOUND - 1) / window.window_ticks(),
+            Algorithm::SlidingLog(_) | Algorithm::Concurrency(_) => STORED_ENTRIES_MAX,
+        }
+    }
+
     /// Returns whether a counter can hold more hits than the limit. False for concurrency limits,
     /// whose slots are either in use or free, and for hybrid limits, whose shares cannot go into
     /// debt.

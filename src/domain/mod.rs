@@ -50,9 +50,8 @@ pub use histogram::{
 };
 pub use http_reply::HttpReply;
 pub use limit::{
-    Algorithm, Bucket, CREDITS_BOUND, Charge, Concurrency, FixedWindow, Hybrid, Limit,
-    OnStoreFailure, Rate, Refill, Reserve, STORED_ENTRIES_MAX, SlidingLog, SlidingWindow, Unit,
-    Window,
+    Algorithm, Bucket, Charge, Concurrency, FixedWindow, Hybrid, Limit, OnStoreFailure, Rate,
+    Refill, Reserve, SlidingLog, SlidingWindow, Unit, Window,
 };
 pub use lock::Lock;
 pub use log_limiter::{LogLimiter, SuppressedLines};

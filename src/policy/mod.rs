@@ -21,16 +21,17 @@ mod show;
 mod source;
 pub mod spec;
 mod syntax;
+mod time_zone;
 mod words;
 
 pub use compile::policy_defaults::PolicyDefaults;
-pub use compile::time_zone::{anchored_calendar, calendar, parse_anchor};
 pub use compile::{CompiledPolicy, compile, compile_resources};
 pub use diagnostic::{Diagnostic, DiagnosticKind, Diagnostics};
 pub use excerpt::Excerpt;
 pub use lookup::counter_key::{Secret, key_text};
 pub use lookup::matcher::{CHECKS_MAX, Checks, DescriptorMatch, Matches};
-pub use lookup::overrides::{RuleOverride, RuleOverrideError};
+pub use lookup::operator_overrides::Fit;
+pub use lookup::override_index::{PATTERN_COMBINATIONS_MAX, PATTERN_TARGETS_MAX};
 pub use lookup::request_override::compile_override;
 pub use lookup::tree::{Policy, Rule};
 pub use override_entry::{
@@ -51,3 +52,4 @@ pub use syntax::resource::{
     DescriptorFields, DomainDefaults, LimitFields, Resource, ResourceWriter,
 };
 pub use syntax::yaml::tree::DEPTH_MAX as NESTING_MAX;
+pub use time_zone::{anchored_calendar, calendar, parse_anchor};

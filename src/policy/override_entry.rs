@@ -26,7 +26,7 @@ pub struct OverrideEntry {
 }
 
 /// Domain, rule, or values to which an override applies.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OverrideTarget {
     /// Domain of the policy.
     pub domain: Box<str>,

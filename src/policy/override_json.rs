@@ -2,7 +2,8 @@
 //!
 //! Not here: whether the policy has the target (`lookup::operator_overrides`).
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::override_entry::{
     OverrideChange, OverrideEntry, OverrideError, OverrideMode, OverrideTarget, format_time,
@@ -17,61 +18,53 @@ pub const REASON_BYTES_MAX: usize = 256;
 /// Maximum length of the name of who set an override, in bytes.
 pub const BY_BYTES_MAX: usize = 128;
 
-/// Fields of the JSON object. Absent fields are left out.
-#[derive(Default, Serialize, Deserialize)]
+/// Fields of the JSON object.
+#[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Fields {
     domain: Box<str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     rule: Option<Box<str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     descriptor: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     limit_name: Option<Box<str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     burst: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     anchor: Option<Box<str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     scale: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     mode: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     until: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     set_at: Option<String>,
-    #[serde(skip_serializing_if = "str::is_empty")]
     reason: Box<str>,
-    #[serde(skip_serializing_if = "str::is_empty")]
     by: Box<str>,
 }
 
 impl OverrideEntry {
-    /// Returns the override as a JSON object on one line.
+    /// Returns the override as a JSON object on one line, without absent fields.
     pub fn to_json(&self) -> String {
-        let OverrideTarget { domain, rule, entries, limit_name } = self.target.clone();
-        let mut fields = Fields {
-            domain,
-            rule,
-            descriptor: (!entries.is_empty()).then(|| format_descriptor(&entries)),
-            limit_name,
-            until: self.until.map(format_time),
-            set_at: (self.set_at > Micros::ZERO).then(|| format_time(self.set_at)),
-            reason: self.reason.clone(),
-            by: self.by.clone(),
-            ..Fields::default()
+        let OverrideTarget { domain, rule, entries, limit_name } = &self.target;
+        let mut object = serde_json::Map::new();
+        let mut push = |name: &str, value: Value| {
+            let is_absent = value.is_null() || value == "";
+            object.extend((!is_absent).then(|| (name.to_owned(), value)));
         };
+        push("domain", json!(domain));
+        push("rule", json!(rule));
+        push("descriptor", json!(format_descriptor(entries)));
+        push("limit_name", json!(limit_name));
         match &self.change {
             OverrideChange::Numbers { limit, burst, anchor } => {
-                (fields.limit, fields.burst, fields.anchor) = (*limit, *burst, anchor.clone());
+                push("limit", json!(limit));
+                push("burst", json!(burst));
+                push("anchor", json!(anchor));
             }
-            OverrideChange::Scale(percent) => fields.scale = Some(format!("{percent}%")),
-            OverrideChange::Mode(mode) => fields.mode = Some(mode.as_str().to_owned()),
+            OverrideChange::Scale(percent) => push("scale", json!(format!("{percent}%"))),
+            OverrideChange::Mode(mode) => push("mode", json!(mode.as_str())),
         }
-        // Fails only for maps whose keys are not text.
-        serde_json::to_string(&fields).unwrap_or_default()
+        push("until", json!(self.until.map(format_time)));
+        let set_at = Some(self.set_at).filter(|at| *at > Micros::ZERO);
+        push("set_at", json!(set_at.map(format_time)));
+        push("reason", json!(self.reason));
+        push("by", json!(self.by));
+        Value::Object(object).to_string()
     }
 
     /// Parses an override from a JSON object. `domain` and one change are required: numbers
@@ -83,7 +76,7 @@ impl OverrideEntry {
     ///
     /// ```
     /// use tidegate::policy::OverrideEntry;
-    /// let text = r#"{"domain":"edge","descriptor":"api_token=acme","limit":500}"#;
+    /// let text = r#"{"descriptor":"api_token=acme","domain":"edge","limit":500}"#;
     /// assert_eq!(OverrideEntry::from_json(text).unwrap().to_json(), text);
     /// ```
     pub fn from_json(text: &str) -> Result<OverrideEntry, OverrideError> {
@@ -200,4 +193,80 @@ fn parse_time(text: &str) -> Result<Micros, OverrideError> {
     let micros = time.and_then(|time| u64::try_from(time.as_microsecond()).ok());
     let message = "`until` and `set_at` must be times such as `2026-12-01T00:00:00Z`";
     micros.map(Micros).map_or_else(|| fault(message), Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_override_is_read_as_it_was_written() {
+        for text in [
+            r#"{"domain":"d","limit":0}"#,
+            r#"{"anchor":"04-01","burst":7,"domain":"d","limit":5,"limit_name":"day","rule":"d.a"}"#,
+            r#"{"by":"ann","domain":"d","mode":"deny","reason":"T-42","until":"2026-12-01T00:00:00Z"}"#,
+            r#"{"descriptor":"a=\\,\\\\,b=*","domain":"d","scale":"20%","set_at":"2026-12-01T00:00:00.5Z"}"#,
+        ] {
+            let entry = OverrideEntry::from_json(text).unwrap();
+            assert_eq!(entry.to_json(), text);
+            assert_eq!(OverrideEntry::from_json(&entry.to_json()), Ok(entry));
+        }
+    }
+
+    #[test]
+    fn what_is_not_an_override_is_refused_with_the_way_out() {
+        let long = |field: &str, length: usize| {
+            format!(r#"{{"domain":"d","limit":1,"{field}":"{}"}}"#, "x".repeat(length))
+        };
+        let descriptor = |count: usize| {
+            format!(r#"{{"domain":"d","limit":1,"descriptor":"a{}"}}"#, ",a".repeat(count - 1))
+        };
+        for (text, expected) in [
+            ("", "is not valid JSON"),
+            (r#"{"domain":"d","limits":1}"#, "unknown field `limits`, expected one of"),
+            (r#"{"domain":"d","limit":-1}"#, "expected u32"),
+            (r#"{"limit":1}"#, "must have a `domain`"),
+            (r#"{"domain":"d"}"#, "must change something"),
+            (r#"{"domain":"d","limit":1,"mode":"deny"}"#, "set one override for each"),
+            (r#"{"domain":"d","scale":"0%"}"#, "from `1%` to `100%`"),
+            (r#"{"domain":"d","scale":"101%"}"#, "from `1%` to `100%`"),
+            (r#"{"domain":"d","scale":"+5%"}"#, "from `1%` to `100%`"),
+            (r#"{"domain":"d","scale":"50"}"#, "from `1%` to `100%`"),
+            (r#"{"domain":"d","mode":"allow"}"#, "must be `unlimited`, `deny`, or `shadow`"),
+            (r#"{"domain":"d","mode":"deny","limit_name":"x"}"#, "only allowed with numbers"),
+            (r#"{"domain":"d","limit":1,"rule":""}"#, "must not be empty"),
+            (r#"{"domain":"d","limit":1,"descriptor":"a: b"}"#, "has no `=`"),
+            (r#"{"domain":"d","limit":1,"until":"1969-12-31T00:00:00Z"}"#, "must be times such as"),
+            (r#"{"domain":"d","limit":1,"until":"tomorrow"}"#, "must be times such as"),
+            (&*long("reason", 257), "`reason` must not be longer than 256 bytes, and has 257"),
+            (&*long("by", 129), "`by` must not be longer than 128 bytes"),
+            (&*long("rule", 4_096), "must not be longer than 4096 bytes"),
+            (&*descriptor(161), "must not have more than 160 entries"),
+        ] {
+            let error = OverrideEntry::from_json(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+        for text in [long("reason", 256), long("by", 128), descriptor(160)] {
+            assert!(OverrideEntry::from_json(&text).is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn different_identities_have_different_texts_and_the_kind_is_part_of_them() {
+        let texts = [
+            r#"{"domain":"d","limit":1}"#,
+            r#"{"domain":"d","scale":"1%"}"#,
+            r#"{"domain":"d","mode":"deny"}"#,
+            r#"{"domain":"d","rule":"d.a","limit":1}"#,
+            r#"{"domain":"d","descriptor":"d.a","limit":1}"#,
+            r#"{"domain":"d","descriptor":"a=1,b=2","limit":1}"#,
+            r#"{"domain":"d","descriptor":"a=1\\,b=2","limit":1}"#,
+            r#"{"domain":"d","limit_name":"d.a","limit":1}"#,
+        ];
+        let id = |text: &str| OverrideEntry::from_json(text).unwrap().id();
+        let ids: std::collections::BTreeSet<String> = texts.iter().map(|text| id(text)).collect();
+        assert_eq!(ids.len(), texts.len(), "{ids:?}");
+        assert_eq!(id(texts[0]), id(r#"{"domain":"d","burst":9,"by":"x"}"#));
+        assert_eq!(id(texts[2]), r#"["d",null,null,null,"mode"]"#);
+    }
 }

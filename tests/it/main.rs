@@ -31,6 +31,7 @@ mod lua;
 mod matcher;
 mod migration;
 mod mistakes;
+mod operator_overrides;
 mod policy;
 mod prepaid_hits;
 mod race;

@@ -31,7 +31,7 @@ use crate::domain::{
     Lock, Merged, Micros, OVERRIDES_MAX, OverrideRecord, OverrideTable, TOMBSTONE_LIFETIME,
     named_enum,
 };
-use crate::policy::{OverrideEntry, Policy};
+use crate::policy::{Fit, OverrideEntry, Policy};
 
 /// Number of changes that are remembered, and that are logged one by one if they take effect together.
 const RECENT_CHANGES: usize = 50;
@@ -177,7 +177,11 @@ impl OperatorOverrides {
         let (id, body) = (entry.id(), entry.to_json());
         let has_room = {
             let state = self.state.lock();
-            check_target(&state.loaded, &entry)?;
+            let fit = state.active.check_override(&entry).map_err(|error| error.to_string())?;
+            if fit == Fit::Unmatched {
+                let advice = "/rlconfig lists domains and rules, /explain the rule of a descriptor";
+                return Err(format!("no rule of the policy is a target of {entry}; {advice}"));
+            }
             let is_known = state.in_force.contains_key(&id);
             (is_known || state.in_force.len() < OVERRIDES_MAX)
                 && state.table.has_room(&id, body.len())
@@ -245,7 +249,7 @@ impl OperatorOverrides {
         let event = |entry| (ChangeKind::Unmatched, entry);
         self.record(&mut state, unmatched.into_iter().map(event).collect());
         state.loaded = policy;
-        state.active = Arc::new(apply_all(&state.loaded, &state.in_force));
+        state.active = apply_all(&state);
         self.activate(&state);
     }
 
@@ -286,7 +290,8 @@ impl OperatorOverrides {
 
     /// Brings the overrides with these ids up to date, and the policy.
     fn update(&self, state: &mut OverrideState, ids: Vec<String>) {
-        let (now, mut events, mut changed) = (self.now(), Vec::new(), Vec::new());
+        let (now, mut events) = (self.now(), Vec::new());
+        let (mut ended, mut set) = (Vec::new(), Vec::new());
         for id in ids {
             let (former, entry) = (state.in_force.remove(&id), state.effective(&id, now));
             let is_deleted = state.table.get(&id).is_some_and(OverrideRecord::is_tombstone);
@@ -303,11 +308,16 @@ impl OperatorOverrides {
                 (None, None) => continue,
             };
             events.push((kind, Arc::clone(shown)));
-            changed.push((former, entry));
+            ended.extend(former);
+            set.extend(entry);
         }
         if !events.is_empty() {
+            let changed = state.active.with_changed_overrides(
+                &ended.iter().collect::<Vec<_>>(),
+                &set.iter().collect::<Vec<_>>(),
+            );
             self.record(state, events);
-            state.active = Arc::new(apply_all(&state.loaded, &state.in_force));
+            state.active = changed.map_or_else(|| apply_all(state), Arc::new);
             self.activate(state);
         }
     }
@@ -362,36 +372,12 @@ impl OperatorOverrides {
 #[derive(Debug)]
 pub(crate) struct Requests(mpsc::Receiver<ChangeRequest>);
 
-/// Returns the policy with these overrides.
-fn apply_all(policy: &Policy, entries: &BTreeMap<String, Arc<OverrideEntry>>) -> Policy {
-    let pairs: Vec<_> = entries.values().filter_map(|entry| interim(entry)).collect();
-    policy.with_overrides(pairs.iter().copied())
+/// Returns the policy with all overrides in force.
+fn apply_all(state: &OverrideState) -> Arc<Policy> {
+    Arc::new(state.loaded.with_overrides(state.in_force.values()))
 }
 
-fn interim(entry: &OverrideEntry) -> Option<(&str, crate::policy::RuleOverride)> {
-    use crate::policy::{OverrideChange, OverrideMode, RuleOverride};
-    let value = match entry.change {
-        OverrideChange::Numbers { .. } => return None,
-        OverrideChange::Scale(percent) => RuleOverride::Scale(percent),
-        OverrideChange::Mode(OverrideMode::Deny) => RuleOverride::Deny,
-        OverrideChange::Mode(OverrideMode::Shadow) => RuleOverride::Shadow,
-        OverrideChange::Mode(OverrideMode::Unlimited) => RuleOverride::Allow,
-    };
-    let target = entry.target.rule.as_deref().unwrap_or(&entry.target.domain);
-    entry.target.entries.is_empty().then_some((target, value))
-}
-
-/// Returns whether the policy has the target of an override.
+/// Returns whether the override can apply to a rule of the policy.
 fn is_matched(policy: &Policy, entry: &OverrideEntry) -> bool {
-    check_target(policy, entry).is_ok()
-}
-
-/// Checks that the policy has the target of an override, and that the override can apply to it.
-fn check_target(policy: &Policy, entry: &OverrideEntry) -> Result<(), String> {
-    match interim(entry) {
-        Some((target, value)) => {
-            policy.check_override(target, value).map_err(|error| error.to_string())
-        }
-        None => Ok(()),
-    }
+    policy.check_override(entry) == Ok(Fit::Matched)
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::OperatorOverrides;
 use crate::admin::{OverrideParameters, OverrideSelector};
-use crate::domain::{Micros, parse_descriptor};
+use crate::domain::{Micros, escaped, parse_descriptor};
 use crate::policy::{OverrideEntry, Policy};
 
 impl OperatorOverrides {
@@ -77,14 +77,14 @@ impl OperatorOverrides {
 
 /// Returns the domain, and the rule if `target` is the path of one.
 fn split_target(policy: &Policy, target: &str) -> Result<(String, Option<String>), String> {
-    let mut rules = policy.rules().iter();
-    if rules.any(|rule| policy.domain_name(rule) == target) {
+    if policy.has_domain(target) {
         return Ok((target.to_owned(), None));
     }
     match policy.rules().iter().find(|rule| *rule.path == *target) {
         Some(rule) => Ok((policy.domain_name(rule).to_owned(), Some(target.to_owned()))),
         None => Err(format!(
-            "the policy has no domain and no rule {target:?}; /rlconfig lists their names"
+            "the policy has neither a domain nor a rule `{}`; give a path as /rlconfig lists it",
+            escaped(target)
         )),
     }
 }

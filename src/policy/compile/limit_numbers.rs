@@ -4,9 +4,8 @@
 //! Not here: reading YAML (`rate_limit`), the arithmetic itself (`algorithm`).
 
 use crate::domain::{
-    Algorithm, Bucket, CREDITS_BOUND, Calendar, Charge, Concurrency, FixedWindow, Hits, Limit,
-    Micros, OnStoreFailure, Rate, Refill, Reserve, STORED_ENTRIES_MAX, SlidingLog, SlidingWindow,
-    Unit, Window,
+    Algorithm, Bucket, Calendar, Charge, Concurrency, FixedWindow, Hits, Limit, Micros,
+    OnStoreFailure, Rate, Refill, Reserve, SlidingLog, SlidingWindow, Unit, Window,
 };
 use crate::policy::diagnostic::DiagnosticKind;
 use crate::policy::spec::WINDOW_MAX;
@@ -129,31 +128,16 @@ impl RawLimit {
                            `algorithm: token_bucket` or remove `burst`";
             return Err(BoundsError::conflict(keywords::BURST, message));
         }
-        let check_hits_max = |hits_max: u64| {
-            if hits.0 <= hits_max {
-                return Ok(());
-            }
-            let message = format!(
-                "`requests_per_unit` is beyond what `{}` can count; here the largest is {hits_max}",
-                self.algorithm.as_str()
-            );
-            Err(BoundsError::out_of_range(keywords::REQUESTS_PER_UNIT, message))
-        };
-        Ok(match self.algorithm {
+        let algorithm = match self.algorithm {
             AlgorithmName::FixedWindow => {
                 let calendar = self.calendar.clone().map(Window::Calendar);
                 let window = calendar.unwrap_or(Window::Epoch { length });
                 Algorithm::FixedWindow(FixedWindow { hits, window })
             }
             AlgorithmName::SlidingWindow => {
-                let window = SlidingWindow { hits, length };
-                check_hits_max((CREDITS_BOUND - 1) / window.window_ticks())?;
-                Algorithm::SlidingWindow(window)
+                Algorithm::SlidingWindow(SlidingWindow { hits, length })
             }
-            AlgorithmName::SlidingLog => {
-                check_hits_max(STORED_ENTRIES_MAX)?;
-                Algorithm::SlidingLog(SlidingLog { hits, length })
-            }
+            AlgorithmName::SlidingLog => Algorithm::SlidingLog(SlidingLog { hits, length }),
             AlgorithmName::Concurrency => {
                 if self.charge.keeps_debt() {
                     let message = format!(
@@ -163,7 +147,6 @@ impl RawLimit {
                     );
                     return Err(BoundsError::conflict(keywords::CHARGE, message));
                 }
-                check_hits_max(STORED_ENTRIES_MAX)?;
                 Algorithm::Concurrency(Concurrency { slots: hits, lease: self.lease })
             }
             AlgorithmName::TokenBucket => {
@@ -177,7 +160,16 @@ impl RawLimit {
                 let bucket = compile_bucket(hits.0, length, burst, self.charge)?;
                 Algorithm::Bucket(Bucket { leaky: true, ..bucket })
             }
-        })
+        };
+        let hits_max = algorithm.hits_max();
+        if hits.0 > hits_max {
+            let message = format!(
+                "`requests_per_unit` is beyond what `{}` can count; here the largest is {hits_max}",
+                self.algorithm.as_str()
+            );
+            return Err(BoundsError::out_of_range(keywords::REQUESTS_PER_UNIT, message));
+        }
+        Ok(algorithm)
     }
 }
 

@@ -17,7 +17,6 @@ pub(crate) mod quota_group;
 pub(crate) mod rate_limit;
 pub(crate) mod soft_limit;
 pub(crate) mod tiers;
-pub(crate) mod time_zone;
 mod unmatched_values;
 pub(crate) mod warnings;
 

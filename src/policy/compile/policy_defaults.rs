@@ -61,7 +61,7 @@ impl PolicyDefaults {
     /// Returns the defaults of a domain. Each key has the value of the first matching entry that
     /// sets it.
     pub fn for_domain(&self, domain: &str) -> DomainDefaults {
-        let entries = self.entries.iter().filter(|entry| entry.domain.matches(domain));
+        let entries = self.entries.iter().filter(|entry| entry.domain.matches(domain.as_bytes()));
         DomainDefaults(entries.cloned().collect())
     }
 }

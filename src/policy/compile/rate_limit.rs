@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use super::limit_context::{LimitContext, limit_id, report_bounds_error};
 use super::limit_numbers::{DEFAULT_LEASE_SECS, RawLimit};
-use super::{soft_limit, tiers, time_zone};
+use super::{soft_limit, tiers};
 use crate::domain::{Anchor, Calendar, Charge, Micros, Rate, Reserve, Unit};
 use crate::policy::diagnostic::{DiagnosticKind, PathStep, Target, quoted, to_u32};
 use crate::policy::spec::{LimitSpec, TierMethod};
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
+use crate::policy::time_zone;
 use crate::policy::words::{AlgorithmName, Align, Prepay, Word as _};
 
 /// Compiled `rate_limit` or entry of `rate_limits`. `limit` is `None` if the key `unlimited` is

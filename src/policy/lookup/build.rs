@@ -49,12 +49,13 @@ impl Policy {
         let mut limits = builder.rules.iter().flat_map(|rule| rule.limits.iter());
         Policy {
             has_soft_limits: limits.any(|limit| limit.soft.is_some()),
-            rules: builder.rules,
+            rules: Arc::new(builder.rules),
             first_rule_id: first.0,
             tree: Arc::new(builder.tree),
             secret: builder.secret,
             replaced_names,
             checks_max: CHECKS_MAX,
+            overrides: None,
         }
     }
 }
@@ -233,6 +234,8 @@ impl TreeBuilder {
             node,
             key_templates,
             replaces: spec.replaces.iter().filter_map(|name| self.replaced_name_id(name)).collect(),
+            overrides: None,
+            value_overrides: None,
         });
     }
 
@@ -259,15 +262,9 @@ impl TreeBuilder {
             |key: &str| positions.iter().copied().find(|at| *path[*at].key == *key).map(key_entry);
         let tag =
             domain.hash_tag.iter().map(|key| entry_at(key)).collect::<Option<Box<[KeyEntry]>>>();
-        let listed = name.filter(|_| spec.in_list);
         let prefix = |class: Option<&str>, limit: &Limit| {
-            let prefix = counter_key::identity_prefix(&domain.name, listed, class, limit);
-            // The values of a whole path lead to one rule. Fewer of them may lead to several.
-            if positions.len() == path.len() {
-                return prefix;
-            }
-            let path = path.iter().map(|node| (&*node.key, node.value.text()));
-            counter_key::rule_identity_prefix(&self.secret, &prefix, path)
+            let is_whole_path = positions.len() == path.len();
+            spec.identity_prefix(&self.secret, &domain.name, class, limit, path, is_whole_path)
         };
         let classes = spec.tiers.iter().flat_map(|tiers| {
             let is_separate = tiers.method == TierMethod::Separate;
@@ -284,6 +281,29 @@ impl TreeBuilder {
 
     fn replaced_name_id(&self, name: &str) -> Option<NameId> {
         self.replaced_names.get(name).copied()
+    }
+}
+
+impl LimitSpec {
+    /// Returns the part of the identity that all counters of this limit share. `limit` may be that of
+    /// a consumer class. `is_whole_path` says whether counter keys contain the whole path.
+    pub(crate) fn identity_prefix(
+        &self,
+        secret: &Secret,
+        domain: &str,
+        class: Option<&str>,
+        limit: &Limit,
+        path: &[&TreeNode],
+        is_whole_path: bool,
+    ) -> Box<[u8]> {
+        let listed = self.name.as_deref().filter(|_| self.in_list);
+        let prefix = counter_key::identity_prefix(domain, listed, class, limit);
+        // The values of a whole path lead to one rule. Fewer of them may lead to several.
+        if is_whole_path {
+            return prefix;
+        }
+        let path = path.iter().map(|node| (&*node.key, node.value.text()));
+        counter_key::rule_identity_prefix(secret, &prefix, path)
     }
 }
 

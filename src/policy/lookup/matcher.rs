@@ -149,8 +149,11 @@ impl Policy {
         descriptor: &Descriptor<'_>,
         matches: &mut Matches<'p>,
     ) -> DescriptorMatch<'p> {
-        if let Some(limit) = &descriptor.limit {
-            let rule = self.rule_at_end(domain.root, descriptor.entries);
+        let rule = self.find_rule(domain.root, descriptor.entries);
+        if let Some(limit) = &descriptor.limit
+            && !rule.is_some_and(Rule::ignores_request_limits)
+        {
+            let limit = &Rule::scale_request_limit(rule, limit);
             let charge = override_charge(domain, rule, descriptor);
             if let Some(rule) = rule
                 && let [LimitSpec { limit: own, tiers: None, .. }] = &*rule.limits
@@ -162,9 +165,7 @@ impl Policy {
             matches.overrides.push(Arc::new(compile_override(&domain.name, limit, charge)));
             return DescriptorMatch::Override(matches.overrides.len() - 1);
         }
-        let Some(rule) = self.rule_at_end(domain.root, descriptor.entries) else {
-            return DescriptorMatch::NoRule;
-        };
+        let Some(rule) = rule else { return DescriptorMatch::NoRule };
         for name in &rule.replaces {
             matches.replaced.push(Replacement { name: *name, rule: rule.id });
         }
@@ -175,15 +176,20 @@ impl Policy {
         }
     }
 
-    /// Returns the rule of the node that the entries lead to. Returns `None` if an entry matches no
+    /// Returns the rule of the node that the entries lead to, without overrides of values. Returns `None` if an entry matches no
     /// node or the last node has no rule. An empty list of entries leads to the domain's root,
     /// which has no rule.
-    fn rule_at_end(&self, root: NodeId, entries: &[Entry<'_>]) -> Option<&Rule> {
+    pub(crate) fn rule_at_end(&self, root: NodeId, entries: &[Entry<'_>]) -> Option<&Rule> {
         let mut at = root;
         for entry in entries {
             (at, _) = self.tree.find_child(at, entry)?;
         }
         self.rule(self.tree.node(at).rule?)
+    }
+
+    /// Returns the rule of the node that the entries lead to, with all overrides in force.
+    pub(crate) fn find_rule(&self, root: NodeId, entries: &[Entry<'_>]) -> Option<&Rule> {
+        Some(self.rule_in_force(self.rule_at_end(root, entries)?, entries))
     }
 
     /// Returns the checks that a request must pass. `matches` is the result of [`Policy::find`] for
@@ -266,7 +272,10 @@ impl Policy {
                         // `match_descriptor` compiled the limit with the charge of this descriptor.
                         let selected = SelectedLimit { limit, bill_limit: None, prefix: &[] };
                         if let Some((limit, op)) = requested_op(descriptor, selected, 1) {
-                            let (role, holder, may_block) = (Role::Required, None, false);
+                            let rule = self.find_rule(domain.root, entries);
+                            let is_shadow = rule.is_some_and(Rule::is_shadowed_by_operator);
+                            let role = if is_shadow { Role::Shadow } else { Role::Required };
+                            let (holder, may_block) = (None, false);
                             let check = Check { key, limit, op, role, holder, may_block };
                             checks.push(check, "", self.checks_max);
                             self.set_holder(checks, descriptor);

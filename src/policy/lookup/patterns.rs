@@ -69,8 +69,8 @@ impl NamePattern {
     }
 
     /// Returns whether `name` is this name or matches this pattern.
-    pub(crate) fn matches(&self, name: &str) -> bool {
-        self.text == name || self.text.contains('*') && self.pattern.matches(name.as_bytes())
+    pub(crate) fn matches(&self, name: &[u8]) -> bool {
+        self.text.as_bytes() == name || self.text.contains('*') && self.pattern.matches(name)
     }
 }
 

@@ -2,9 +2,9 @@
 //!
 //! Not here: the counters of such limits (`matcher`).
 
+use super::changed_numbers::with_numbers;
 use crate::domain::{
-    Algorithm, Bucket, CREDITS_BOUND, Charge, FixedWindow, Hits, Limit, OnStoreFailure, Override,
-    Rate, Refill, STORED_ENTRIES_MAX, SlidingLog, SlidingWindow, Window,
+    Algorithm, Charge, FixedWindow, Hits, Limit, OnStoreFailure, Override, Rate, Window,
 };
 use crate::policy::spec::WINDOW_MAX;
 
@@ -51,44 +51,18 @@ pub(crate) fn replace_number(limit: &Limit, request_override: &Override) -> Opti
     if limit.capacity() == Hits::ZERO || old == 0 || new == 0 {
         return None;
     }
-    let (hits, length) = (Hits(new.into()), rate.window().min(WINDOW_MAX));
-    let has_same_length = length == limit.rate.window();
-    let algorithm = match &limit.algorithm {
-        Algorithm::FixedWindow(FixedWindow { window, .. }) => {
-            let has_same_period = match window {
-                Window::Epoch { .. } => has_same_length,
-                Window::Calendar(calendar) => {
-                    rate.unit == Some(calendar.unit()) && rate.unit_multiplier == 1
-                }
-            };
-            let window = has_same_period.then(|| window.clone())?;
-            Algorithm::FixedWindow(FixedWindow { hits, window })
+    let has_same_period = match &limit.algorithm {
+        Algorithm::FixedWindow(FixedWindow { window: Window::Calendar(calendar), .. }) => {
+            rate.unit == Some(calendar.unit()) && rate.unit_multiplier == 1
         }
-        Algorithm::SlidingWindow(_) if has_same_length => {
-            let window = SlidingWindow { hits, length };
-            let fits = hits.0 <= (CREDITS_BOUND - 1) / window.window_ticks();
-            fits.then_some(Algorithm::SlidingWindow(window))?
-        }
-        Algorithm::SlidingLog(_) if has_same_length && hits.0 <= STORED_ENTRIES_MAX => {
-            Algorithm::SlidingLog(SlidingLog { hits, length })
-        }
-        Algorithm::Bucket(bucket) if has_same_length => {
-            let burst = u128::from(bucket.burst.0) * u128::from(new);
-            let burst = Hits(u64::try_from(burst.div_ceil(u128::from(old))).ok()?.max(1));
-            let refill = Refill::per_window(hits, length);
-            // No override owes more than the rule's largest debt and one window, in which at least
-            // one hit refills. All overrides have this bound, so none clamps what another one owes.
-            let debt_burst = Hits(bucket.debt_at(refill).0.saturating_add(hits.0)).max(burst);
-            let fits = debt_burst.0 <= refill.burst_max(limit.debt_charge());
-            fits.then_some(Algorithm::Bucket(Bucket { burst, debt_burst, refill, ..*bucket }))?
-        }
-        Algorithm::SlidingWindow(_)
+        Algorithm::FixedWindow(_)
+        | Algorithm::SlidingWindow(_)
         | Algorithm::SlidingLog(_)
-        | Algorithm::Bucket(_)
-        | Algorithm::Hybrid(_)
-        | Algorithm::Concurrency(_) => return None,
+        | Algorithm::Bucket(_) => rate.window().min(WINDOW_MAX) == limit.rate.window(),
+        Algorithm::Hybrid(_) | Algorithm::Concurrency(_) => false,
     };
-    Some(Limit { algorithm, rate, prepay: false, ..limit.clone() })
+    let changed = has_same_period.then(|| with_numbers(limit, new, None).ok())??;
+    Some(Limit { rate, prepay: false, ..changed })
 }
 
 fn override_rate(request_override: &Override) -> Rate {

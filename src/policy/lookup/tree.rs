@@ -18,14 +18,16 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
 use super::counter_key::Secret;
+use super::override_index::{OverrideIndex, RuleOverrides};
 use super::patterns::Patterns;
 use crate::domain::{Accounting, Charge, Entry, Limit, RuleId};
 use crate::policy::spec::{HttpMapping, LimitSpec, RejectionBody, SourceLocation, ValueSpec};
 
 /// Policy compiled for lookup. A policy is immutable; each reload builds a new one.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Policy {
-    pub(crate) rules: Vec<Rule>,
+    /// Rules, with the overrides of domains and rules applied.
+    pub(crate) rules: Arc<Vec<Rule>>,
     /// Id of the first rule. The ids of later rules are consecutive.
     pub(crate) first_rule_id: u32,
     /// Lookup tree. Policies that differ only in operator overrides share one tree.
@@ -37,6 +39,8 @@ pub struct Policy {
     pub(crate) checks_max: usize,
     /// Whether any limit has `mark` or `log_near`.
     pub(crate) has_soft_limits: bool,
+    /// Overrides in force; `None` if there are none.
+    pub(crate) overrides: Option<Arc<OverrideIndex>>,
 }
 
 /// Rule that applies to a descriptor whose last entry matches the rule's tree node.
@@ -72,6 +76,11 @@ pub struct Rule {
     pub(crate) key_templates: Arc<[KeyTemplate]>,
     /// Names of limits that are skipped for a whole request if this rule matches.
     pub(crate) replaces: Box<[NameId]>,
+    /// Overrides in force on this rule; `None` if there are none.
+    pub(crate) overrides: Option<Arc<RuleOverrides>>,
+    /// Position in [`OverrideIndex::sequences`] of the overrides of values with the keys of this rule's
+    /// path; `None` if there are none.
+    pub(crate) value_overrides: Option<u32>,
 }
 
 /// Index of a node in the arena of [`DescriptorTree`].
@@ -84,7 +93,7 @@ pub(crate) struct NameId(pub u32);
 
 /// Template for the counter identities of a limit, which are hashed to counter keys: constant
 /// prefixes, and the descriptor entries to append to them.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KeyTemplate {
     /// Identity prefix shared by all counters of the limit: domain, name, algorithm, window, and the
     /// rule's path if `entries` is not the whole path.

@@ -95,7 +95,9 @@ pub struct RuleExplanation {
     pub printed_path: String,
     /// Whether the rule allows every request without counting.
     pub unlimited: bool,
-    /// Limits of the rule, in file order.
+    /// Operators' overrides in force on the rule, one line each.
+    pub overrides: Vec<String>,
+    /// Limits of the rule, in file order, with the numbers in force.
     pub limits: Vec<LimitExplanation>,
     /// Names of the limits that this rule replaces for the whole request.
     pub replaces: Vec<String>,
@@ -174,7 +176,10 @@ impl Policy {
         let node = self.tree.node(at);
         match node.rule.and_then(|id| self.rule(id)) {
             None => MatchEnd::NoRule { has_children: !node.is_leaf },
-            Some(rule) => MatchEnd::Rule(Box::new(self.explain_rule(domain, rule, entries))),
+            Some(rule) => {
+                let rule = self.rule_in_force(rule, entries);
+                MatchEnd::Rule(Box::new(self.explain_rule(domain, rule, entries)))
+            }
         }
     }
 
@@ -237,6 +242,7 @@ impl Policy {
             path: rule.path.to_string(),
             printed_path: self.printed_path(rule, entries),
             unlimited: rule.limits.is_empty(),
+            overrides: rule.overrides().iter().map(ToString::to_string).collect(),
             replaces: rule.replaces.iter().filter_map(|name| self.replaced_name(*name)).collect(),
             quota_group: match limits.as_slice() {
                 // Without a limit, the descriptor has no effect on a group.
@@ -318,6 +324,9 @@ impl fmt::Display for RuleExplanation {
         }
         if self.unlimited {
             f.write_str("\n  unlimited")?;
+        }
+        for entry in &self.overrides {
+            write!(f, "\n  override {entry}")?;
         }
         for limit in &self.limits {
             write!(f, "\n  limit {}", limit.listing)?;

@@ -99,7 +99,7 @@ impl DomainDefaults {
     /// Returns the value of a key in the first entry that has the key and matches the configured
     /// path of a rule, or the name of the domain.
     fn get(&self, key: &Key, path: &str) -> Option<&Json> {
-        let is_for = |rule: &NamePattern| rule.matches(path);
+        let is_for = |rule: &NamePattern| rule.matches(path.as_bytes());
         let mut values = self.0.iter().filter_map(|entry| Some((entry, entry.keys.get(key.name)?)));
         values.find(|(entry, _)| entry.rule.as_ref().is_none_or(is_for)).map(|(_, value)| value)
     }

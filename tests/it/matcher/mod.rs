@@ -6,9 +6,9 @@ mod checks;
 mod counter_keys;
 mod counter_owners;
 mod explain;
+mod operator_overrides;
 mod reference_matcher;
 mod replaces;
-mod rule_overrides;
 mod rule_paths;
 mod rule_selection;
 

@@ -118,7 +118,7 @@ const REPLY_ADVICE: &[(&str, &str)] = &[
 const ACL_COMMANDS: &str = "+hello +ping +client|setname +script|load +evalsha +info +get +mget +set \
                             +incr +incrby +time +strlen +getrange +append +pexpire +zcount +zrange \
                             +zmscore +zadd +zrem +zremrangebyscore +hmget +hset +hdel \
-                            +hlen";
+                            +hlen +hscan +zrangebyscore";
 
 /// Returns advice on an error reply, from its text and, for a replica, from INFO.
 async fn advice_on_reply(

@@ -2,7 +2,7 @@
 //! its first instant in the zone, and a week starts on Monday. A day with a clock change usually
 //! has 23 or 25 hours.
 //!
-//! Not here: `align`, `time_zone`, and `anchor` in policy files (`rate_limit`), counting
+//! Not here: `align`, `time_zone`, and `anchor` in policy files (`compile`), counting
 //! (`algorithm`).
 
 use std::sync::{Arc, LazyLock};

@@ -1,0 +1,436 @@
+//! Overrides that operators set at run time: what they do to rules.
+//!
+//! A rule with overrides in force is a copy of the rule, with the same id, path, and counters, so
+//! that everything after the match treats it as any other rule. For domains and rules, the copies
+//! are made when overrides change, and cost nothing on the request path.
+//!
+//! Not here: which overrides apply to the values of a descriptor (`override_index`), how long
+//! overrides last, who may set them, and where they are stored (`app`).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::changed_numbers::{TIERS_FAULT, deny_all, fault, scaled, scaled_number, with_numbers};
+use super::matcher::{DescriptorMatch, Matches};
+use super::override_index::{
+    OverrideIndex, RuleOverrides, allows_rule, compare_specificity, has_wildcard,
+};
+use super::patterns::NamePattern;
+use super::tree::{Policy, Rule, TreeNode};
+use crate::domain::{Algorithm, Entry, FixedWindow, Limit, Override, Request, Window};
+use crate::policy::override_entry::{
+    OverrideChange, OverrideEntry, OverrideError, OverrideMode, OverrideTarget,
+};
+use crate::policy::spec::{LimitSpec, TiersSpec, ValueSpec};
+use crate::policy::time_zone::{anchored_calendar, parse_anchor};
+
+/// Whether the policy has the target of an override.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// The override applies to at least one rule.
+    Matched,
+    /// No rule is a target of the override. It applies once a policy has such a rule.
+    Unmatched,
+}
+
+impl Policy {
+    /// Checks an override against the policy, which may have other overrides.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for numbers that a targeted rule could not have, for `deny` or numbers if all
+    /// targeted rules are unlimited, and for a target with `*` that exceeds a bound.
+    pub fn check_override(&self, entry: &OverrideEntry) -> Result<Fit, OverrideError> {
+        let targeted = self.targeted_rules(&entry.target);
+        if targeted.is_empty() {
+            return Ok(Fit::Unmatched);
+        }
+        let needs_limit = match &entry.change {
+            OverrideChange::Numbers { .. } | OverrideChange::Mode(OverrideMode::Deny) => true,
+            OverrideChange::Scale(_) | OverrideChange::Mode(_) => false,
+        };
+        if needs_limit && targeted.iter().all(|rule| rule.limits.is_empty()) {
+            return fault(format!(
+                "`{}` is unlimited, so no limit could be overridden; give it a limit in the policy",
+                entry.target
+            ));
+        }
+        self.check_numbers(&targeted, entry)?;
+        let has_room = |index: &Arc<OverrideIndex>| index.has_room_for(entry);
+        if has_wildcard(&entry.target) && !self.overrides.as_ref().is_none_or(has_room) {
+            return fault(
+                "there are too many overrides with `*` for these keys; delete some, or override the \
+                 rule or exact values",
+            );
+        }
+        Ok(Fit::Matched)
+    }
+
+    /// Returns the policy with exactly these overrides in force. At most one should have each
+    /// [`id`](OverrideEntry::id). Overrides without a target in the policy have no effect.
+    #[must_use]
+    pub fn with_overrides<'e>(
+        &self,
+        entries: impl IntoIterator<Item = &'e Arc<OverrideEntry>>,
+    ) -> Policy {
+        let mut entries = entries.into_iter().peekable();
+        let loaded = self.rules_without_overrides();
+        if entries.peek().is_none() {
+            return Policy { rules: Arc::clone(loaded), overrides: None, ..self.clone() };
+        }
+        let index = OverrideIndex::new(Arc::clone(loaded), entries);
+        let domains = self.tree.domains.iter().map(|domain| (domain.root.0, &*domain.name));
+        let domains: HashMap<u32, &str> = domains.collect();
+        let rule_in_force = |rule: &Rule| {
+            let domain = domains.get(&self.tree.root_of(rule.node).0).copied().unwrap_or("");
+            let path = self.tree.path_to(rule.node);
+            let mut changed = self.apply_overrides(rule, domain, &path, &[], &index);
+            changed.value_overrides =
+                index.sequence_position(domain, path.iter().map(|node| &*node.key));
+            changed
+        };
+        let rules = Arc::new(loaded.iter().map(rule_in_force).collect());
+        Policy { rules, overrides: Some(Arc::new(index)), ..self.clone() }
+    }
+
+    /// Returns the policy after the overrides `ended` have ended and those of `set` are in force, which
+    /// replace those of the same id. Takes microseconds. Returns `None` unless all of them are of
+    /// values without `*`, with keys that an override already has;
+    /// [`with_overrides`](Self::with_overrides) is needed then.
+    #[must_use]
+    pub fn with_changed_overrides(
+        &self,
+        ended: &[&Arc<OverrideEntry>],
+        set: &[&Arc<OverrideEntry>],
+    ) -> Option<Policy> {
+        let index = self.overrides.as_ref()?.with_exact_changes(ended, set)?;
+        Some(Policy { overrides: Some(Arc::new(index)), ..self.clone() })
+    }
+
+    /// Returns the overrides in force on the rule that a descriptor with these entries matches: those
+    /// of numbers, then the scale, then the mode.
+    pub fn overrides_in_force(&self, domain: &str, entries: &[Entry<'_>]) -> &[Arc<OverrideEntry>] {
+        let root = self.tree.domain(domain).map(|domain| domain.root);
+        let rule = root.and_then(|root| self.find_rule(root, entries));
+        rule.map_or(&[], Rule::overrides)
+    }
+
+    /// Returns the same as [`find`](Self::find), but with the counters of rules that an override
+    /// allows or denies without counting.
+    pub fn find_counted<'p>(&'p self, request: &Request<'_>) -> Matches<'p> {
+        let mut matches = self.find(request);
+        for found in &mut matches.found {
+            let overrides = found.rule().and_then(|rule| rule.overrides.as_deref());
+            if let Some(rule) = overrides.and_then(|overrides| overrides.counted.as_deref())
+                && !rule.limits.is_empty()
+            {
+                *found = DescriptorMatch::Limited(rule);
+            }
+        }
+        matches
+    }
+
+    /// Returns a rule with the overrides of the values of a descriptor, which matches this rule.
+    pub(crate) fn rule_in_force<'p>(&'p self, rule: &'p Rule, entries: &[Entry<'_>]) -> &'p Rule {
+        let Some(at) = rule.value_overrides else { return rule };
+        self.find_value_overrides(at, rule, entries).unwrap_or(rule)
+    }
+
+    fn find_value_overrides<'p>(
+        &'p self,
+        at: u32,
+        rule: &Rule,
+        entries: &[Entry<'_>],
+    ) -> Option<&'p Rule> {
+        let index = self.overrides.as_deref()?;
+        let (exact, patterns) = index.value_overrides(at, entries)?;
+        let loaded = index.loaded.get(rule.id.0.wrapping_sub(self.first_rule_id) as usize)?;
+        let apply = |values: &[&Arc<OverrideEntry>]| {
+            let path = self.tree.path_to(loaded.node);
+            self.apply_overrides(loaded, self.domain_name(loaded), &path, values, index)
+        };
+        let Some(exact) = exact else { return patterns.rule_in_force(loaded, entries, apply) };
+        let build = || {
+            let own = exact.overrides.iter().filter(|entry| allows_rule(&entry.target, loaded));
+            let values: Vec<_> = own.chain(patterns.matching(loaded, entries)).collect();
+            (!values.is_empty()).then(|| Box::new(apply(&values)))
+        };
+        exact.rule.get_or_init(build).as_deref()
+    }
+
+    /// Applies the overrides of values, and those of the rule and its domain, to a rule without
+    /// overrides. Numbers that the rule cannot have are skipped, because a reload may have changed it.
+    fn apply_overrides(
+        &self,
+        loaded: &Rule,
+        domain: &str,
+        path: &[&TreeNode],
+        values: &[&Arc<OverrideEntry>],
+        index: &OverrideIndex,
+    ) -> Rule {
+        let mut rule = loaded.clone();
+        let mut ranked: Vec<_> =
+            index.broad(domain, loaded).chain(values.iter().copied()).collect();
+        if ranked.is_empty() {
+            return rule;
+        }
+        ranked.sort_by(|a, b| compare_specificity(a, b));
+        let mut applied: Vec<Arc<OverrideEntry>> = Vec::new();
+        for at in 0..loaded.limits.len() {
+            let is_for_limit = |entry: &&&Arc<OverrideEntry>| {
+                matches!(entry.change, OverrideChange::Numbers { .. })
+                    && names_limit(&entry.target, loaded, at)
+            };
+            let Some(entry) = ranked.iter().find(is_for_limit) else { continue };
+            let changed = self.override_numbers(loaded, domain, path, at, &entry.change);
+            let Ok((limit, prefix)) = changed else { continue };
+            let spec = &mut Arc::make_mut(&mut rule.limits)[at];
+            (spec.bill_limit, spec.limit) = (limit.bill_limit().map(Arc::new), Arc::new(limit));
+            if let Some(prefix) = prefix {
+                Arc::make_mut(&mut rule.key_templates)[at].prefix = prefix;
+            }
+            if !applied.iter().any(|other| Arc::ptr_eq(other, entry)) {
+                applied.push(Arc::clone(entry));
+            }
+        }
+        let (has_numbers, mut percent, mut counted) = (!applied.is_empty(), 100, None);
+        let scale = ranked.iter().find_map(|entry| match entry.change {
+            OverrideChange::Scale(percent) => Some((entry, percent)),
+            _ => None,
+        });
+        if let Some((entry, scale)) = scale {
+            applied.push(Arc::clone(entry));
+            percent = scale;
+            rule.edit_limits(|limit, has_tiers| scaled(limit, scale, has_tiers));
+        }
+        let mode_of = |entry: &OverrideEntry| match entry.change {
+            OverrideChange::Mode(mode) => Some(mode),
+            _ => None,
+        };
+        let denies = |entry: &&&Arc<_>| mode_of(entry) == Some(OverrideMode::Deny);
+        let has_mode = |entry: &&&Arc<_>| mode_of(entry).is_some();
+        let mode = ranked.iter().find(denies).or_else(|| ranked.iter().find(has_mode));
+        applied.extend(mode.map(|entry| Arc::clone(entry)));
+        let mode = mode.and_then(|entry| mode_of(entry));
+        match mode {
+            None => {}
+            Some(OverrideMode::Shadow) => rule.shadow_mode = true,
+            Some(OverrideMode::Unlimited) => {
+                counted = Some(Box::new(rule.clone()));
+                rule.unlimited = true;
+                (rule.limits, rule.key_templates) = (Arc::default(), Arc::default());
+            }
+            Some(OverrideMode::Deny) => {
+                counted = Some(Box::new(rule.clone()));
+                rule.edit_limits(|limit, _| deny_all(limit));
+            }
+        }
+        if !applied.is_empty() {
+            let entries = applied;
+            let overrides = RuleOverrides { entries, has_numbers, percent, mode, counted };
+            rule.overrides = Some(Arc::new(overrides));
+        }
+        rule
+    }
+
+    /// Returns a rule's limit with the numbers of an override and, for an `anchor`, the prefix of its
+    /// counters' identities.
+    fn override_numbers(
+        &self,
+        rule: &Rule,
+        domain: &str,
+        path: &[&TreeNode],
+        at: usize,
+        change: &OverrideChange,
+    ) -> Result<(Limit, Option<Box<[u8]>>), OverrideError> {
+        let (spec, template) = (&rule.limits[at], &rule.key_templates[at]);
+        let OverrideChange::Numbers { limit, burst, anchor } = change else {
+            return Ok((Limit::clone(&spec.limit), None));
+        };
+        if spec.tiers.is_some() {
+            return fault(TIERS_FAULT);
+        }
+        let mut changed = match (limit, burst) {
+            (None, None) => Limit::clone(&spec.limit),
+            (None, _) => with_numbers(&spec.limit, spec.limit.rate.requests_per_unit, *burst)?,
+            (Some(limit), _) => with_numbers(&spec.limit, *limit, *burst)?,
+        };
+        let capacity = changed.capacity().0;
+        if capacity > 0 && spec.cost > capacity {
+            return fault(format!(
+                "one request costs {} hits, so that none would ever pass; use at least that number",
+                spec.cost
+            ));
+        }
+        let Some(anchor) = anchor else { return Ok((changed, None)) };
+        let Algorithm::FixedWindow(FixedWindow { window: Window::Calendar(calendar), .. }) =
+            &mut changed.algorithm
+        else {
+            return fault("`anchor` is only allowed on a limit with `align: calendar`; remove it");
+        };
+        let (unit, zone) = (calendar.unit(), calendar.time_zone().to_owned());
+        match parse_anchor(unit, anchor).and_then(|day| anchored_calendar(unit, &zone, day)) {
+            Some(anchored) => *calendar = anchored,
+            None => {
+                return fault(
+                    "`anchor` must be a day (1 to 31) for a month, or a date such as 04-01 for a year",
+                );
+            }
+        }
+        let is_whole_path = template.entries.len() == path.len();
+        let prefix =
+            spec.identity_prefix(&self.secret, domain, None, &changed, path, is_whole_path);
+        Ok((changed, Some(prefix)))
+    }
+
+    fn check_numbers(
+        &self,
+        targeted: &[&Rule],
+        entry: &OverrideEntry,
+    ) -> Result<(), OverrideError> {
+        if !matches!(entry.change, OverrideChange::Numbers { .. }) {
+            return Ok(());
+        }
+        let mut names: Vec<&str> = Vec::new();
+        let mut is_named = false;
+        for rule in targeted {
+            let (path, domain) = (self.tree.path_to(rule.node), self.domain_name(rule));
+            for at in (0..rule.limits.len()).filter(|at| names_limit(&entry.target, rule, *at)) {
+                is_named = true;
+                self.override_numbers(rule, domain, &path, at, &entry.change)
+                    .map_err(|error| OverrideError(format!("{}: {error}", rule.path)))?;
+            }
+            names.extend(rule.limits.iter().filter_map(|spec| spec.name.as_deref()));
+            if entry.target.limit_name.is_none() && rule.limits.len() > 1 {
+                return fault(format!(
+                    "{} has several limits; name one of them as `limit_name`: {}",
+                    rule.path,
+                    names.join(", ")
+                ));
+            }
+        }
+        match is_named {
+            true => Ok(()),
+            false => fault(format!(
+                "`limit_name` must be the name of a limit of `{}`; it has: {}",
+                entry.target,
+                names.join(", ")
+            )),
+        }
+    }
+
+    /// Returns the rules, without overrides, to which a target can apply.
+    fn targeted_rules(&self, target: &OverrideTarget) -> Vec<&Rule> {
+        let Some(domain) = self.tree.domain(&target.domain) else { return Vec::new() };
+        let rules = self.rules_without_overrides();
+        let keys = target.entries.iter().map(|(key, _)| key.as_bytes());
+        if !target.entries.is_empty()
+            && !self.tree.rule_keys.contains(&self.tree.hash_of_keys(domain.root, keys))
+        {
+            return Vec::new();
+        }
+        if !target.entries.is_empty() && !has_wildcard(target) {
+            let entries: Vec<Entry<'_>> = target
+                .entries
+                .iter()
+                .map(|(key, value)| Entry { key: key.as_bytes(), value: value.as_bytes() })
+                .collect();
+            let rule = self.rule_at_end(domain.root, &entries);
+            let rule = rule
+                .and_then(|rule| rules.get(rule.id.0.wrapping_sub(self.first_rule_id) as usize));
+            return rule.into_iter().filter(|rule| allows_rule(target, rule)).collect();
+        }
+        let patterns: Vec<(&str, &str, NamePattern)> = target
+            .entries
+            .iter()
+            .map(|(key, value)| (&**key, &**value, NamePattern::new(value)))
+            .collect();
+        let can_match = |rule: &&Rule| {
+            let path = self.tree.path_to(rule.node);
+            patterns.is_empty()
+                || path.len() == patterns.len()
+                    && path.iter().zip(&patterns).all(|(node, (key, value, pattern))| {
+                        *node.key == **key && overlaps(&node.value, value, pattern)
+                    })
+        };
+        let of_domain = |rule: &&Rule| self.tree.root_of(rule.node) == domain.root;
+        let allowed = rules.iter().filter(|rule| allows_rule(target, rule)).filter(of_domain);
+        allowed.filter(can_match).collect()
+    }
+
+    fn rules_without_overrides(&self) -> &Arc<Vec<Rule>> {
+        self.overrides.as_ref().map_or(&self.rules, |index| &index.loaded)
+    }
+}
+
+/// Returns whether a node can match a value that also matches the pattern of an override.
+fn overlaps(node: &ValueSpec, text: &str, pattern: &NamePattern) -> bool {
+    match node {
+        ValueSpec::Any => true,
+        ValueSpec::Exact(value) => pattern.matches(value.as_bytes()),
+        // Two patterns may overlap. An override that matches no request has no effect.
+        ValueSpec::Pattern(own) => {
+            text.contains('*') || NamePattern::new(own).matches(text.as_bytes())
+        }
+    }
+}
+
+/// Returns whether the numbers of an override are for the limit at this position: the limit that the
+/// target names, or the only one.
+fn names_limit(target: &OverrideTarget, rule: &Rule, at: usize) -> bool {
+    match &target.limit_name {
+        None => rule.limits.len() == 1,
+        Some(name) => rule.limits[at].name.as_ref() == Some(name),
+    }
+}
+
+impl Rule {
+    /// Returns the overrides in force on this rule: those of numbers, then the scale, then the mode.
+    pub fn overrides(&self) -> &[Arc<OverrideEntry>] {
+        self.overrides.as_deref().map_or(&[], |overrides| &overrides.entries)
+    }
+
+    /// Returns whether an operator's numbers or mode apply instead of a request's limit.
+    pub(crate) fn ignores_request_limits(&self) -> bool {
+        self.overrides.as_deref().is_some_and(|overrides| {
+            let decides_without_counter = match overrides.mode {
+                Some(OverrideMode::Unlimited | OverrideMode::Deny) => true,
+                Some(OverrideMode::Shadow) | None => false,
+            };
+            overrides.has_numbers || decides_without_counter
+        })
+    }
+
+    /// Returns whether an operator has put the rule into shadow mode.
+    pub(crate) fn is_shadowed_by_operator(&self) -> bool {
+        let overrides = self.overrides.as_deref();
+        overrides.is_some_and(|overrides| overrides.mode == Some(OverrideMode::Shadow))
+    }
+
+    /// Returns a request's limit, scaled as the limits of the rule are.
+    pub(crate) fn scale_request_limit(rule: Option<&Rule>, limit: &Override) -> Override {
+        let percent =
+            rule.and_then(|rule| rule.overrides.as_deref()).map_or(100, |set| set.percent);
+        Override { requests_per_unit: scaled_number(limit.requests_per_unit, percent), ..*limit }
+    }
+
+    /// Replaces each limit. `edit` is told whether consumer classes divide it.
+    fn edit_limits(&mut self, edit: impl Fn(&Limit, bool) -> Limit) {
+        let change =
+            |limit: &mut Arc<Limit>, bill_limit: &mut Option<Arc<Limit>>, has_tiers: bool| {
+                *limit = Arc::new(edit(limit, has_tiers));
+                *bill_limit = limit.bill_limit().map(Arc::new);
+            };
+        for LimitSpec { limit, bill_limit, tiers, .. } in Arc::make_mut(&mut self.limits) {
+            change(limit, bill_limit, tiers.is_some());
+            // A limit with consumer classes is enforced by the limits of its classes.
+            if let Some(tiers) = tiers {
+                let mut changed = TiersSpec::clone(tiers);
+                for class in &mut changed.classes {
+                    change(&mut class.limit, &mut class.bill_limit, true);
+                }
+                *tiers = Arc::new(changed);
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Overrides that operators set at run time, on real replicas that share a real Redis.
+
+mod bounds;
+mod memory_only;
+mod replicas;
+mod surviving;
+
+use std::net::SocketAddr;
+
+use serde_json::Value;
+
+use crate::support::http::{self, Reply};
+use crate::support::redis_server::Server;
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate};
+use crate::support::wait::until;
+
+const TOKEN: &str = "between-friends";
+
+/// A replica with an operator's token, and these arguments.
+fn replica(arguments: &[&str]) -> Tidegate {
+    let files = directory(&[("policy.yaml", FIVE_A_DAY), ("token", TOKEN)]);
+    let path = |name: &str| files.path().join(name).display().to_string();
+    let mut command = tidegate();
+    command.args(["serve", "--policy", &path("policy.yaml")]);
+    command.args(["--debug-token-file", &path("token")]).args(arguments);
+    Tidegate::start(&mut command, files)
+}
+
+/// Such a replica on a Redis with these arguments.
+fn replica_on(server: &Server, arguments: &[&str]) -> Tidegate {
+    let url = format!("127.0.0.1:{}", server.port);
+    replica(&[&["--redis-url", &url][..], arguments].concat())
+}
+
+fn three_on(server: &Server) -> [Tidegate; 3] {
+    [(); 3].map(|()| replica_on(server, &[]))
+}
+
+fn order_with(address: SocketAddr, path: &str, token: &str) -> Reply {
+    let head = "Host: x\r\nConnection: close\r\nContent-Length: 0";
+    let line = format!("POST {path} HTTP/1.1\r\n{head}\r\nAuthorization: Bearer {token}\r\n\r\n");
+    http::send(address, &line)
+}
+
+/// Posts an operator's order; it must succeed.
+fn order(replica: &Tidegate, path: &str) -> String {
+    let Reply { status, body, .. } = order_with(replica.port("debug"), path, TOKEN);
+    assert_eq!(status, 200, "{path}: {body}");
+    body
+}
+
+/// The status of a call of a client.
+fn asked(replica: &Tidegate, client: &str) -> u16 {
+    let body = format!(
+        r#"{{"domain":"edge","descriptors":[{{"entries":[{{"key":"client","value":"{client}"}}]}}]}}"#
+    );
+    http::post(replica.port("http"), "/json", &body).status
+}
+
+/// The first page of the overrides in force.
+fn listed(replica: &Tidegate) -> Value {
+    let reply = http::get(replica.port("debug"), "/overrides?format=json");
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    serde_json::from_str(&reply.body).expect("JSON")
+}
+
+/// The reasons of the overrides in force, sorted.
+fn reasons(replica: &Tidegate) -> Vec<String> {
+    let text = |item: &Value| item["override"]["reason"].as_str().unwrap_or_default().to_owned();
+    let mut reasons: Vec<_> =
+        listed(replica)["overrides"].as_array().expect("a list").iter().map(text).collect();
+    reasons.sort();
+    reasons
+}
+
+/// Waits until exactly overrides with these reasons are in force on every replica.
+fn await_reasons<'t>(replicas: impl IntoIterator<Item = &'t Tidegate>, expected: &[&str]) {
+    for replica in replicas {
+        until(&format!("{expected:?} in force"), || (reasons(replica) == expected).then_some(()));
+    }
+}
