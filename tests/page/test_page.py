@@ -558,9 +558,13 @@ class Modes(unittest.TestCase):
         self.browser.click("#set")
         self.shown("#detail-overrides", "limit 100, until ")
 
-    def test_an_override_of_a_key_is_listed_and_leads_to_the_key(self):
+    def test_a_customer_is_unblocked_for_an_hour_and_nobody_else(self):
         service = self.serve()
+        for token in ("ann", "bob"):
+            self.spend(service, ("api_token", token))
         self.override(service, key="api_token=ann")
+        until("the customer passes", lambda: service.call([("api_token", "ann")]) == "OK")
+        self.assertEqual(service.call([("api_token", "bob")]), "OVER_LIMIT")
         for place in ("#overrides", "#detail-overrides", "#latest"):
             self.shown(place, "api_token=ann")
             self.assertIn(f"T-42 {MARKUP}", self.browser.text(place))
@@ -570,6 +574,7 @@ class Modes(unittest.TestCase):
         self.shown("#detail-title", "Key api_token=ann")
         self.browser.click("#detail-overrides button")
         self.shown("#acted", "Done: ")
+        until("the limit is back", lambda: service.call([("api_token", "ann")]) == "OVER_LIMIT")
         self.shown("#overrides", "Nothing is changed by hand")
 
     def test_without_redis_counters_are_not_called_shared(self):
