@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::http::HeaderMap;
 
 use crate::domain::HttpReply;
+use crate::telemetry::TopBy;
 
 /// Response body, or an error message that is sent with status 400.
 pub type TextResult = Result<String, String>;
@@ -46,11 +47,14 @@ pub trait Backend: Send + Sync + 'static {
     /// Lists the rules of the active policy that match a search, as JSON.
     fn policy(&self, query: &PolicyQuery) -> String;
 
-    /// Lists the keys with the most rejections, as JSON.
-    fn top(&self) -> String;
+    /// Lists the keys with the most rejections or hits, or near their limits, as JSON.
+    fn top(&self, by: TopBy, scope: Scope) -> impl Future<Output = String> + Send;
 
     /// Reports the current rates, the latency percentiles and the state of the store, as JSON.
-    fn now(&self) -> String;
+    fn now(&self, scope: Scope) -> impl Future<Output = String> + Send;
+
+    /// Reports the rates of the last hour, with at most `rules_max` rules, as JSON.
+    fn history(&self, rules_max: usize, scope: Scope) -> impl Future<Output = String> + Send;
 
     /// Predicts the decision on a request without charging any counter, as JSON.
     fn try_request(&self, query: SampleQuery) -> impl Future<Output = TextResult> + Send;
@@ -73,6 +77,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Carries out an operator's change and returns a message for the operator.
     fn run_action(&self, action: AdminAction) -> impl Future<Output = TextResult> + Send;
 
+    /// Returns a random number of the process.
+    fn instance(&self) -> u64;
+
     /// Returns the operator token. Called for each request that changes the service, so that a
     /// rotated token takes effect without a restart.
     fn token(&self) -> OperatorToken;
@@ -87,6 +94,15 @@ pub struct SampleQuery {
     pub descriptors: Vec<String>,
     /// Hits that each descriptor would charge; 0 only checks the limits.
     pub hits: u64,
+}
+
+/// Replicas for which a page answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All replicas that `--peers` names, and this one.
+    All,
+    /// This replica alone, which asks no other.
+    Replica,
 }
 
 /// Query parameters of `/policy`.

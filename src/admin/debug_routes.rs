@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{RawQuery, State};
-use axum::http::HeaderMap;
-use axum::middleware::from_fn;
+use axum::http::{HeaderMap, HeaderValue};
+use axum::middleware::{from_fn, map_response};
+use axum::response::Response;
 use axum::routing::get;
 
 use super::action_routes::action_routes;
@@ -26,8 +27,9 @@ const ENDPOINTS: &str = "\
 /stats/prometheus  all metrics, also under the names of envoyproxy/ratelimit
 /config      settings in effect and where each one comes from
 /policy      the policy in force, as JSON: ?search=TEXT&most=NUMBER
-/top         keys rejected most: now, in the last hour, in the last day
+/top         ?by=used|rejected|near: keys of each limit, now, in the last hour, in the last day
 /now         decisions per second, latency, modes that are on, state of the store
+/history     the last hour in steps of 10 s: rates, latency, rules: ?rules=NUMBER
 /explain     ?domain=D&descriptor=k=v,k2=v2 (repeatable): which rules match, and why
 /try         the same and &hits=N: predicts the answer to this request; charges nothing
 /counter     ?domain=D&descriptor=k=v,k2=v2: the state of its counters
@@ -47,6 +49,9 @@ The same, in this replica only:
 /log-level         ?to=off|error|warn|info|debug&for=SECONDS
 ";
 
+/// Header with a random number of the process, by which other replicas tell their peers apart.
+pub const INSTANCE_HEADER: &str = "tidegate-instance";
+
 /// Builds the routes of the debug port, protected against requests from hostile web pages.
 /// `/stats/prometheus` shows `metrics`.
 pub fn debug_routes<B: Backend>(
@@ -59,6 +64,7 @@ pub fn debug_routes<B: Backend>(
         let query = parse_sample(query.as_deref(), &["domain"], usage);
         respond(query.and_then(|query| backend.explain(&query)), text_response)
     };
+    let instance = HeaderValue::from(backend.instance());
     Router::new()
         .route("/", get(async |headers: HeaderMap| page_or_text(&headers, ENDPOINTS)))
         .route("/rlconfig", page_route(B::rlconfig, text_response))
@@ -70,4 +76,8 @@ pub fn debug_routes<B: Backend>(
         .with_state(backend)
         .merge(metrics_routes(metrics, "/stats/prometheus"))
         .layer(from_fn(move |request, next| protect(hosts, request, next)))
+        .layer(map_response(move |mut response: Response| {
+            response.headers_mut().insert(INSTANCE_HEADER, instance.clone());
+            std::future::ready(response)
+        }))
 }

@@ -16,10 +16,10 @@ mod query;
 
 pub use backend::{
     AdminAction, Backend, OperatorToken, OverrideParameters, OverrideSelector, PolicyQuery,
-    SampleQuery, TextResult,
+    SampleQuery, Scope, TextResult,
 };
 pub use browser_guard::AllowedHosts;
-pub use debug_routes::debug_routes;
+pub use debug_routes::{INSTANCE_HEADER, debug_routes};
 pub use http_server::{HttpLimits, HttpPhase, serve};
 pub use metrics_page::{MetricsEndpoint, metrics_routes};
 pub use public_routes::{JsonBodies, public_routes};

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::backend::SampleQuery;
+use super::backend::{SampleQuery, Scope};
 
 /// Maximum value of the `hits` parameter, because `hits_addend` is a 32-bit field in Envoy's
 /// protocol.
@@ -49,6 +49,15 @@ impl<'a> Query<'a> {
     /// Returns all values of a parameter that may be repeated.
     pub(super) fn values(&self, name: &str) -> impl Iterator<Item = &str> {
         self.0.iter().filter(move |(given, _)| given == name).map(|(_, value)| &**value)
+    }
+
+    /// Parses the parameter `scope`: `all`, the default, or `replica`.
+    pub(super) fn parse_scope(&self) -> Result<Scope, String> {
+        match self.value("scope") {
+            None | Some("all") => Ok(Scope::All),
+            Some("replica") => Ok(Scope::Replica),
+            Some(_) => Err("scope= must be all or replica".to_owned()),
+        }
     }
 
     /// Parses a parameter as an integer from 0 to `max`, or returns `default` if the parameter is

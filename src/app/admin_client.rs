@@ -1,15 +1,18 @@
-//! HTTP client for the debug port, used by `tidegate reset` and `tidegate override`.
+//! HTTP client for debug ports, used by `tidegate reset`, `tidegate override`, and `tidegate top`, and
+//! by the service for its peers (`peers`).
 
 use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http_body_util::{BodyExt as _, Empty, LengthLimitError, Limited};
 use hyper::client::conn::http1;
 use hyper::header::{AUTHORIZATION, HOST};
-use hyper::{Request, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 use super::process::exit_codes::Failure;
 use super::process::files_and_env::read_secret_file;
@@ -22,7 +25,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a response body from the debug port, in bytes.
 const RESPONSE_BYTES_MAX: usize = 1 << 20;
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Sends a POST request with query parameters and a bearer token to the debug port, and returns the
 /// response body.
@@ -51,7 +54,7 @@ pub fn post_to_debug_port(
         .header(AUTHORIZATION, format!("Bearer {token}"))
         .body(Empty::new())
         .map_err(|_| Failure::Usage(format!("{}: not a token", token_file.display())))?;
-    exchange(endpoint, request)
+    exchange_blocking(endpoint, request)
 }
 
 /// Sends a GET request with query parameters to the debug port, and returns the response body.
@@ -67,7 +70,7 @@ pub fn get_from_debug_port(
 ) -> Result<String, Failure> {
     let request = Request::get(to_uri(path, parameters)).header(HOST, "tidegate");
     let request = request.body(Empty::new());
-    exchange(endpoint, request.map_err(|_| Failure::Bug("the path is not a URI"))?)
+    exchange_blocking(endpoint, request.map_err(|_| Failure::Bug("the path is not a URI"))?)
 }
 
 fn to_uri(path: &str, parameters: &[(&str, &str)]) -> String {
@@ -76,7 +79,7 @@ fn to_uri(path: &str, parameters: &[(&str, &str)]) -> String {
     format!("{path}?{query}")
 }
 
-fn exchange(endpoint: &str, request: Request<Empty<Bytes>>) -> Result<String, Failure> {
+fn exchange_blocking(endpoint: &str, request: Request<Empty<Bytes>>) -> Result<String, Failure> {
     let failed =
         |reason: &str| Failure::Unavailable(format!("{endpoint}: {}", reason.escape_debug()));
     let exchange = super::block_on(async {
@@ -93,11 +96,28 @@ async fn send(
     endpoint: &str,
     request: Request<Empty<Bytes>>,
 ) -> Result<(StatusCode, String), BoxError> {
-    let stream = TcpStream::connect(endpoint).await?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    let response = sender.send_request(request).await?;
-    let status = response.status();
-    let body = Limited::new(response.into_body(), RESPONSE_BYTES_MAX).collect().await?;
-    Ok((status, String::from_utf8_lossy(&body.to_bytes()).into_owned()))
+    let response = exchange(TcpStream::connect(endpoint).await?, request).await?;
+    Ok((response.status(), String::from_utf8_lossy(response.body()).into_owned()))
+}
+
+/// Sends a request over a new connection and returns the response, without following redirects.
+/// Ends the connection when the returned future is dropped.
+///
+/// # Errors
+///
+/// Returns an error if the connection fails, or if the body is longer than [`RESPONSE_BYTES_MAX`].
+/// The rest of such a body is not received.
+pub(super) async fn exchange(
+    socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: Request<Empty<Bytes>>,
+) -> Result<Response<Bytes>, BoxError> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(socket)).await?;
+    let mut tasks = JoinSet::new();
+    tasks.spawn(connection);
+    let (head, body) = sender.send_request(request).await?.into_parts();
+    match Limited::new(body, RESPONSE_BYTES_MAX).collect().await {
+        Ok(body) => Ok(Response::from_parts(head, body.to_bytes())),
+        Err(error) if error.is::<LengthLimitError>() => Err("answer longer than 1 MiB".into()),
+        Err(error) => Err(error),
+    }
 }

@@ -7,6 +7,7 @@ use http::HeaderMap;
 use super::log_level::LogLevelControl;
 use super::operator_overrides::OperatorOverrides;
 use super::operator_overrides::listing::{OverrideView, words_for};
+use super::peers::Peers;
 use super::process::exit_codes::Failure;
 use super::process::watcher_thread::WatchedValue;
 use super::rates::RateSampler;
@@ -20,14 +21,14 @@ use super::wiring::{
 use super::{Configuration, SampleRequest, admin_actions, explain_offline, page_data};
 use crate::admin::{
     AdminAction, Backend, JsonBodies, MetricsEndpoint, OperatorToken, PolicyQuery, SampleQuery,
-    TextResult,
+    Scope, TextResult,
 };
 use crate::clock::Clock;
 use crate::control_plane::ControlPlaneStatus;
 use crate::domain::{CallerMemory, HttpReply, UnreadableCallers};
 use crate::server::{ConnectionStats, Health, RlsService, TlsCounters};
 use crate::store::redis::script::keys::Prefix;
-use crate::telemetry::{AllMetrics, MetricsPage, Telemetry, export_metrics};
+use crate::telemetry::{AllMetrics, MetricsPage, Telemetry, TopBy, export_metrics};
 
 /// Components of the service that the HTTP ports show and change.
 pub(crate) struct AdminWiring {
@@ -48,6 +49,7 @@ pub(crate) struct AdminWiring {
     pub(crate) log_level: Arc<LogLevelControl>,
     /// Token of the operators; `None` if no token file is configured.
     pub(crate) token: Option<WatchedValue<String>>,
+    pub(crate) peers: Arc<Peers>,
     pub(crate) rates: RateSampler,
 }
 
@@ -164,24 +166,31 @@ impl Backend for AdminWiring {
         to_json(&page_data::list_rules(&policy, &self.decider.policy(), &overrides, query))
     }
 
-    fn top(&self) -> String {
-        let names = |rule, limit| page_data::limit_name(&self.decider.policy(), rule, limit);
-        to_json(&self.telemetry.top_rejected().report(Clock::System.now(), &names))
+    async fn top(&self, by: TopBy, scope: Scope) -> String {
+        page_data::list_top_keys(&self.telemetry, &self.decider, &self.peers, by, scope).await
     }
 
-    fn now(&self) -> String {
+    async fn now(&self, scope: Scope) -> String {
         let rates = self.rates.sample(Clock::System.now(), || self.telemetry.snapshot());
         let control_plane = self.control_plane.as_deref();
-        to_json(&page_data::build_now_response(
+        let (loaded, overrides) = (self.overrides.loaded(), self.list_overrides());
+        let mut response = page_data::build_now_response(
             &self.decider,
             &self.telemetry,
-            &self.overrides.loaded(),
-            &self.list_overrides(),
+            &loaded,
+            &overrides,
             self.overrides.recent_changes(),
             &rates,
             control_plane,
             &self.unreadable,
-        ))
+        );
+        response.ready = self.is_ready();
+        page_data::add_peers(response, &self.peers, "/now", scope).await
+    }
+
+    async fn history(&self, rules_max: usize, scope: Scope) -> String {
+        page_data::add_peers(self.telemetry.history(rules_max), &self.peers, "/history", scope)
+            .await
     }
 
     async fn try_request(&self, query: SampleQuery) -> TextResult {
@@ -208,6 +217,10 @@ impl Backend for AdminWiring {
     async fn run_action(&self, action: AdminAction) -> TextResult {
         let AdminWiring { decider, overrides, outage, log_level, .. } = self;
         admin_actions::run_action(decider, overrides, outage, log_level, action).await
+    }
+
+    fn instance(&self) -> u64 {
+        self.peers.instance
     }
 
     fn token(&self) -> OperatorToken {

@@ -18,6 +18,7 @@ mod admin_wiring;
 mod log_level;
 mod operator_overrides;
 mod page_data;
+mod peers;
 mod rates;
 mod store_outage;
 mod try_request;

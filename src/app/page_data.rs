@@ -6,14 +6,18 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use serde::Serialize;
+use serde_json::Value;
 
 use super::operator_overrides::listing::{OverrideEvent, OverrideView, words_for};
+use super::peers::{PeerAnswer, Peers};
 use super::rates::{CurrentRates, RuleRate};
+use super::try_request::to_json;
 use super::wiring::store_setup::ServiceDecider;
-use crate::admin::PolicyQuery;
+use crate::admin::{PolicyQuery, Scope};
 use crate::clock::Clock;
 use crate::control_plane::{ControlPlaneState, ControlPlaneStatus};
 use crate::decide::GlobalModes;
@@ -21,7 +25,13 @@ use crate::domain::{RuleId, UnreadableCallers, UnreadableKind};
 use crate::policy::{Policy, RuleView};
 use crate::store::SharedStore as _;
 use crate::store::redis::client::node_stats::NodeReport;
-use crate::telemetry::{Latency, LimitName, NoLimitCount, RejectedBills, Telemetry};
+use crate::telemetry::{Latency, LimitName, NoLimitCount, RejectedBills, Telemetry, TopBy};
+
+/// Maximum number of keys per limit in a response of `/top`.
+const LISTED_KEYS_MAX: usize = 20;
+
+/// What peers are asked for each list of keys, in the order of [`TopBy::ALL`].
+const TOP_PATHS: [&str; TopBy::ALL.len()] = ["/top?by=rejected", "/top?by=used", "/top?by=near"];
 
 /// Returns the domain, rule and name of a limit, or `None` if the policy has no such rule or limit.
 pub(super) fn limit_name(policy: &Policy, rule: RuleId, limit: usize) -> Option<LimitName> {
@@ -32,6 +42,71 @@ pub(super) fn limit_name(policy: &Policy, rule: RuleId, limit: usize) -> Option<
         rule: (*rule.path).into(),
         limit: spec.name.clone().unwrap_or_default(),
     })
+}
+
+/// Response of `/top`, `/now`, or `/history`.
+#[derive(Serialize)]
+struct OfReplicas<R> {
+    #[serde(flatten)]
+    response: R,
+    replicas: Vec<ReplicaState>,
+}
+
+/// Whether a replica has answered, and if not, why.
+#[derive(Serialize)]
+struct ReplicaState {
+    name: String,
+    answered: bool,
+    reason: Option<String>,
+    /// Answer of the replica, unless it is added to that of this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    answer: Option<Value>,
+}
+
+/// Adds the answers of the peers to a response, unless `scope` excludes them.
+pub(super) async fn add_peers(
+    response: impl Serialize,
+    peers: &Peers,
+    path: &'static str,
+    scope: Scope,
+) -> String {
+    let answers = match scope {
+        Scope::All => peers.ask(path).await,
+        Scope::Replica => Arc::default(),
+    };
+    let state = |peer: &PeerAnswer| {
+        let (answer, reason) = (peer.result.clone().ok(), peer.result.clone().err());
+        ReplicaState { name: peer.name.clone(), answered: answer.is_some(), reason, answer }
+    };
+    to_json(&OfReplicas { response, replicas: answers.iter().map(state).collect() })
+}
+
+/// Lists the first keys of each limit, of this replica and, unless `scope` excludes them, its peers.
+pub(super) async fn list_top_keys(
+    telemetry: &Telemetry,
+    decider: &ServiceDecider,
+    peers: &Peers,
+    by: TopBy,
+    scope: Scope,
+) -> String {
+    let names = |rule, limit| limit_name(&decider.policy(), rule, limit);
+    let mut report = telemetry.top_keys().report(by, Clock::System.now(), &names);
+    let this = ReplicaState {
+        name: "this replica".to_owned(),
+        answered: true,
+        reason: None,
+        answer: None,
+    };
+    let mut replicas = vec![this];
+    if scope == Scope::All {
+        for answer in &*peers.ask(TOP_PATHS[by as usize]).await {
+            let reason = answer.read().map(|theirs| report.merge(theirs)).err();
+            let (name, answered) = (answer.name.clone(), reason.is_none());
+            replicas.push(ReplicaState { name, answered, reason, answer: None });
+        }
+        report.keep_first(LISTED_KEYS_MAX);
+    }
+    to_json(&OfReplicas { response: report, replicas })
 }
 
 #[derive(Serialize)]
@@ -91,6 +166,10 @@ fn matches_search(view: &RuleView<'_>, lowercase_text: &str) -> bool {
 #[derive(Serialize)]
 pub(super) struct NowResponse<'a> {
     version: &'static str,
+    /// Whether the replica accepts calls.
+    pub(super) ready: bool,
+    /// Fingerprint of the active policy.
+    policy_fingerprint: String,
     time_ms: u64,
     rules_total: usize,
     #[serde(flatten)]
@@ -242,6 +321,8 @@ pub(super) fn build_now_response<'a>(
     calls_without_limit.truncate(NO_LIMIT_COUNTS_MAX);
     NowResponse {
         version: env!("CARGO_PKG_VERSION"),
+        ready: false,
+        policy_fingerprint: telemetry.policy_fingerprint(),
         time_ms: now.0 / 1_000,
         rules_total: decider.policy().rules().len(),
         rates,

@@ -18,6 +18,7 @@ use super::admin_wiring::AdminWiring;
 use super::http_ports::HttpPorts;
 use super::log_level::LogLevelControl;
 use super::operator_overrides::{OperatorOverrides, Requests, base_file, redis_follower};
+use super::peers::Peers;
 use super::policy_source::InitialPolicy;
 use super::process::exit_codes::Failure;
 use super::process::signals::Signals;
@@ -122,12 +123,13 @@ async fn run(
         outage: Arc::clone(&outage),
         log_level: Arc::clone(&log_level),
         token,
+        peers: Peers::start(&settings.peers),
         rates: RateSampler::default(),
     };
     let (metrics, exporters) = wiring.start_metrics()?;
     http_ports.log_addresses(listener.address().map(|address| address.to_string()));
     let http_ports = http_ports.serve(wiring, metrics);
-    tokio::spawn(drain_rejected_keys(Arc::clone(&decider), Arc::clone(&telemetry)));
+    tokio::spawn(drain_keys(Arc::clone(&decider), Arc::clone(&telemetry)));
     let is_connected = tokio::select! {
         ready = decider.store().wait_until_ready(settings) => ready?,
         // Nothing has been served yet, so there is nothing to drain. There are no watchers to reload.
@@ -289,6 +291,7 @@ async fn sweep(
         let now = Clock::System.monotonic_now();
         overrides.expire();
         decider.observer().keep_latency(now);
+        decider.observer().keep_history(Clock::System.now(), now);
         log_level.expire(now);
         decider.observer().log_refusals();
         decider.observer().log_calls_without_limit(now, &|calls| {
@@ -313,15 +316,15 @@ fn log_overflows(decider: &ServiceDecider) {
     }
 }
 
-/// Moves records of rejected keys from their ring buffer into the statistics, 20 times per second.
+/// Moves records of keys from their ring buffer into the statistics, 20 times per second.
 /// At this rate, a small buffer is enough.
-async fn drain_rejected_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemetry>) {
+async fn drain_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemetry>) {
     let mut ticks = tokio::time::interval(telemetry::DRAIN_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let names = |rule, limit| page_data::limit_name(&decider.policy(), rule, limit);
     loop {
         ticks.tick().await;
-        telemetry.top_rejected().drain(Clock::System.now(), &names);
+        telemetry.top_keys().drain(Clock::System.now(), &names);
     }
 }
 

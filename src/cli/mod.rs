@@ -18,6 +18,7 @@ mod serve_command;
 pub mod simulate_command;
 mod terminal;
 mod test_command;
+mod top_command;
 mod usage_errors;
 
 use std::ffi::OsString;
@@ -66,6 +67,8 @@ enum Command {
     Switch(override_commands::Switch),
     /// Simulate an outage of Redis on one replica
     RehearseOutage(admin_commands::RehearseOutage),
+    /// Show the keys that use most, are rejected most, or are near a limit
+    Top(top_command::Top),
     /// Make the calls of test files, and compare the answers with the expected ones
     Test(test_command::Test),
     /// Run a policy on generated traffic, in simulated time
@@ -120,6 +123,7 @@ fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
         Command::Override(overrides) => overrides.run(),
         Command::Switch(switch) => switch.run(),
         Command::RehearseOutage(rehearse) => rehearse.run(),
+        Command::Top(top) => top.run(),
         Command::Test(test) => test.run(&environment),
         Command::Simulate(simulate) => simulate_command::run(&simulate),
         Command::Schema => terminal::print(&(app::schema() + "\n")),

@@ -5,8 +5,8 @@
 use super::limited_by::name_or_rule_path;
 use super::{Decider, is_admitted, quota_roles};
 use crate::domain::{
-    Answer, Answers, Check, CheckEvent, Code, Decision, Descriptor, DetailedCheck, Hits, LimitedBy,
-    LossCause, LostBill, Observer, Op, Outcome, RefusalEvent, Request, Role, Source, Verdict,
+    Answer, Answers, Check, CheckEvent, Code, Decision, Descriptor, DetailedCheck, Hits, KeyEvent,
+    LimitedBy, LossCause, LostBill, Observer, Op, Outcome, Request, Role, Source, Verdict,
     WaitPrecision,
 };
 use crate::policy::{Checks, DescriptorMatch, Matches, Policy, Rule};
@@ -42,7 +42,9 @@ impl<S: Store, O: Observer> Decider<S, O> {
                 if outcome.verdict == Verdict::Refuse {
                     any_refused = true;
                     let shadow = passes || check.role == Role::Shadow;
-                    self.notify_refusal(rule, check, checks.names[at], descriptor, shadow);
+                    notify_key(rule, check, checks.names[at], descriptor, shadow, |key| {
+                        self.observer.on_refusal(key);
+                    });
                 }
                 let event = CheckEvent {
                     rule: rule.map(|rule| rule.id),
@@ -59,6 +61,11 @@ impl<S: Store, O: Observer> Decider<S, O> {
                     source: decision.source,
                 };
                 self.notify_check(&event, policy, request.domain, rule, descriptor);
+                if let Some(weight) = self.observer.sample_pass(&event) {
+                    notify_key(rule, check, checks.names[at], descriptor, false, |key| {
+                        self.observer.on_pass(key, &event, weight);
+                    });
+                }
             }
         }
         if checks.each.is_empty() {
@@ -102,28 +109,27 @@ impl<S: Store, O: Observer> Decider<S, O> {
             Some(_) => self.observer.on_check(event),
         }
     }
+}
 
-    /// Notifies the observer of a refused check. Collects the counter's entries only for a
-    /// refused check, so that checks that pass do not incur the cost.
-    fn notify_refusal(
-        &self,
-        rule: Option<&Rule>,
-        check: &Check<'_>,
-        name: &str,
-        descriptor: &Descriptor<'_>,
-        shadow: bool,
-    ) {
-        let counter = check.key;
-        let Some(rule) = rule else {
-            let entries = descriptor.entries;
-            let event = RefusalEvent { rule: None, limit: 0, counter, entries, shadow };
-            return self.observer.on_refusal(&event);
-        };
-        let limit = rule.limit_position(name);
-        let entries = rule.counter_entries(limit, descriptor.entries);
-        let (rule, entries) = (Some(rule.id), &entries[..]);
-        self.observer.on_refusal(&RefusalEvent { rule, limit, counter, entries, shadow });
-    }
+/// Calls `notify` with the counter of a check. Collects the counter's entries, so it is called only
+/// for refused checks and for the few that the observer selects; the others do not incur the cost.
+fn notify_key(
+    rule: Option<&Rule>,
+    check: &Check<'_>,
+    name: &str,
+    descriptor: &Descriptor<'_>,
+    shadow: bool,
+    notify: impl FnOnce(&KeyEvent<'_>),
+) {
+    let counter = check.key;
+    let Some(rule) = rule else {
+        let entries = descriptor.entries;
+        return notify(&KeyEvent { rule: None, limit: 0, counter, entries, shadow });
+    };
+    let limit = rule.limit_position(name);
+    let entries = rule.counter_entries(limit, descriptor.entries);
+    let (rule, entries) = (Some(rule.id), &entries[..]);
+    notify(&KeyEvent { rule, limit, counter, entries, shadow });
 }
 
 /// Returns the limit that would have rejected an admitted call if its rule were not in shadow mode;

@@ -272,20 +272,20 @@ named_enum! {
     }
 }
 
-/// Event for one refused check, passed to [`Observer::on_refusal`].
+/// Counter of one check, passed to [`Observer::on_refusal`] and [`Observer::on_pass`].
 #[derive(Clone, Copy, Debug)]
-pub struct RefusalEvent<'a> {
+pub struct KeyEvent<'a> {
     /// Rule of the check, or `None` for a request override.
     pub rule: Option<RuleId>,
     /// Position of the limit among the limits of its rule, from 0; 0 for a request override.
     pub limit: usize,
-    /// Key of the counter of the refused check.
+    /// Key of the counter of the check.
     pub counter: CounterKey,
     /// Descriptor entries that select the counter, as the caller sent them. If all values that
     /// match a pattern share one counter, the entry contains the pattern instead of the value.
     pub entries: &'a [Entry<'a>],
-    /// Whether the refusal does not reject the call, because of shadow mode or because a quota group
-    /// of the call passes.
+    /// Whether the check was refused without rejecting the call, because of shadow mode or because a
+    /// quota group of the call passes.
     pub shadow: bool,
 }
 
@@ -298,7 +298,7 @@ pub struct NearEvent<'a> {
     pub limit: &'a str,
     /// Key of the counter.
     pub counter: CounterKey,
-    /// Descriptor entries that select the counter, as for [`RefusalEvent::entries`].
+    /// Descriptor entries that select the counter, as for [`KeyEvent::entries`].
     pub entries: &'a [Entry<'a>],
     /// Hits that are used or held after the call.
     pub used: Hits,
@@ -339,7 +339,14 @@ pub trait Observer: Send + Sync + 'static {
         self.on_check(event);
     }
     /// Called once per refused check, including shadow checks, before [`on_check`](Self::on_check).
-    fn on_refusal(&self, _: &RefusalEvent<'_>) {}
+    fn on_refusal(&self, _: &KeyEvent<'_>) {}
+    /// Returns whether to call [`on_pass`](Self::on_pass) for a check, and the `weight` to pass.
+    fn sample_pass(&self, _: &CheckEvent) -> Option<u64> {
+        None
+    }
+    /// Called for each check that [`sample_pass`](Self::sample_pass) selects, with the weight that it
+    /// has returned.
+    fn on_pass(&self, _: &KeyEvent<'_>, _: &CheckEvent, _weight: u64) {}
     /// Called once per check of a limit with `log_near` that has brought its counter near the limit. May
     /// allocate and lock, because only one call of a counter and window does so.
     fn on_near(&self, _: &NearEvent<'_>) {}
@@ -391,8 +398,14 @@ impl<T: Observer> Observer for Arc<T> {
     fn on_detailed_check(&self, event: &CheckEvent, detailed: &DetailedCheck<'_>) {
         T::on_detailed_check(self, event, detailed);
     }
-    fn on_refusal(&self, event: &RefusalEvent<'_>) {
+    fn on_refusal(&self, event: &KeyEvent<'_>) {
         T::on_refusal(self, event);
+    }
+    fn sample_pass(&self, event: &CheckEvent) -> Option<u64> {
+        T::sample_pass(self, event)
+    }
+    fn on_pass(&self, key: &KeyEvent<'_>, event: &CheckEvent, weight: u64) {
+        T::on_pass(self, key, event, weight);
     }
     fn on_near(&self, event: &NearEvent<'_>) {
         T::on_near(self, event);

@@ -36,8 +36,8 @@ pub use bounds::{Bounds, CALL_WORK_MAX};
 pub use calendar::{Anchor, Calendar, CalendarWindows, WindowBounds};
 pub use check::{Accounting, Call, Check, CounterKey, Holder, HolderToken, Op, OwnedCall, Role};
 pub use decision::{
-    CheckEvent, Code, Decision, DetailedCheck, HoldId, InvalidReason, LimitedBy, LossCause,
-    LostBill, Mark, NearEvent, NoLimitReason, Observer, RefusalEvent, RpcOutcome, RuleId, Status,
+    CheckEvent, Code, Decision, DetailedCheck, HoldId, InvalidReason, KeyEvent, LimitedBy,
+    LossCause, LostBill, Mark, NearEvent, NoLimitReason, Observer, RpcOutcome, RuleId, Status,
     StatusLimit, WaitPrecision,
 };
 pub use descriptor_text::{format_descriptor, parse_descriptor};

@@ -29,5 +29,5 @@ pub use server_url::ServerUrl;
 pub use setting_error::{Origin, SettingError};
 pub use setting_row::SettingRow;
 pub use table::{Settings, TABLE};
-pub use value_types::{HeaderFamily, OnOff, PolicySourceKind, RedisType, SecretText};
+pub use value_types::{HeaderFamily, OnOff, PEERS_MAX, PolicySourceKind, RedisType, SecretText};
 pub(crate) use value_types::{parse_elapsed, parse_lifetime, parse_timeout};

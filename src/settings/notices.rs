@@ -202,7 +202,7 @@ const SECRET_BYTES_MIN: usize = 22;
 
 /// Returns a tuple for each notice that depends on values of settings: its kind, whether it is
 /// present, the name of the setting, and the text.
-fn possible_notices(settings: &Settings) -> [(NoticeKind, bool, &'static str, &'static str); 6] {
+fn possible_notices(settings: &Settings) -> [(NoticeKind, bool, &'static str, &'static str); 7] {
     let is_loopback = match settings.debug_host.trim_matches(['[', ']']).parse::<IpAddr>() {
         Ok(address) => address.is_loopback(),
         Err(_) => settings.debug_host.eq_ignore_ascii_case("localhost"),
@@ -227,6 +227,13 @@ fn possible_notices(settings: &Settings) -> [(NoticeKind, bool, &'static str, &'
             "--counter-access",
             "is write without client certificates: everyone who reaches the gRPC port can reset \
              counters",
+        ),
+        (
+            NoticeKind::Risk,
+            !settings.peers.is_empty() && !has_redis && !has_secret,
+            "--peers",
+            "is set with counters in memory and without --key-secret: replicas cannot recognize the \
+             keys of others, so /top lists a key once for each replica",
         ),
         (
             NoticeKind::Risk,

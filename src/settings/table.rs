@@ -19,8 +19,8 @@ use super::value_types::{
     HeaderFamily, LEVEL_NAMES, LEVELS, OnOff, PolicySourceKind, RedisType, SecretText,
     duration_or_millis_parser, duration_parser, keyword_parser, number_parser, pairs_parser,
     parse_address, parse_backend, parse_flag, parse_header_list, parse_host, parse_key_prefix,
-    parse_on_off, parse_otlp_url, parse_path, parse_paths, parse_ratio, parse_replicas,
-    parse_secret, parse_secret_line, parse_server, parse_text, size_parser,
+    parse_on_off, parse_otlp_url, parse_path, parse_paths, parse_peers, parse_ratio,
+    parse_replicas, parse_secret, parse_secret_line, parse_server, parse_text, size_parser,
 };
 use crate::domain::{
     Charge, CounterAccess, DomainGrant, LineFormat, ResetFormat, RetryAfterFormat, ValueDisplay,
@@ -142,9 +142,12 @@ settings! {
     debug_port "debug-port" ["PORT"]: u16 = "6070", number_parser(0, 65_535), Plain, ["DEBUG_PORT"];
     /// File with the token for changes on the debug port; without it, the port is read-only.
     debug_token_file "debug-token-file" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, [];
-    /// How the debug port displays the values of rejected keys: hashed (only the counter's hash) or
+    /// How the debug port displays the values of keys in /top: hashed (only the counter's hash) or
     /// shortened (the first 24 bytes).
     top_values "top-values" [ValueDisplay::KEYWORDS]: ValueDisplay = "hashed", keyword_parser(&ValueDisplay::ALL, &ValueDisplay::NAMES), Plain, [];
+    /// Debug ports of all replicas, separated by commas, over which /top then adds up. A host may be a
+    /// name with many addresses, such as a headless Service.
+    peers "peers" ["HOST:PORT,…"]: Vec<(String, u16)> = "", parse_peers, Address, [];
     /// Also serve metrics on --prometheus-addr.
     use_prometheus "use-prometheus" ["true|false"]: bool = "false", parse_flag, Plain, ["USE_PROMETHEUS"];
     /// Address of the additional metrics port.

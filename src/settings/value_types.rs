@@ -205,6 +205,19 @@ pub(super) fn parse_server(input: &str) -> Result<(String, u16), ValueError> {
     parse_host_and_port(in_target.unwrap_or(input), &FORMS)
 }
 
+/// Maximum number of entries of `--peers`, and of addresses that they have altogether.
+pub const PEERS_MAX: usize = 64;
+
+/// Parses a list of debug ports, separated by commas.
+pub(super) fn parse_peers(input: &str) -> Result<Vec<(String, u16)>, ValueError> {
+    let entries = input.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+    let peers: Vec<_> = entries
+        .map(|entry| parse_host_and_port(entry, &HOST_AND_PORT))
+        .collect::<Result<_, _>>()?;
+    let too_many = || format!("has more than {PEERS_MAX} entries");
+    (peers.len() <= PEERS_MAX).then_some(peers).ok_or_else(too_many)
+}
+
 /// Parses the URL of an OTLP collector. Returns an empty text for an empty text.
 pub(super) fn parse_otlp_url(input: &str) -> Result<String, ValueError> {
     const FORMS: UrlForms = UrlForms {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 
-use super::top_rejected::FrequentKeys;
+use super::top_keys::FrequentKeys;
 use crate::domain::{Entry, Lock, NoLimitReason, Request, escaped, escaped_prefix, truncate_utf8};
 
 /// Maximum number of lines per summary, which is written at most once a minute.
@@ -152,7 +152,7 @@ impl CallsWithoutLimit {
         }
         if reason != NoLimitReason::UnlistedValue {
             let id = self.hash(request, reason);
-            self.summary.lock().calls.add(id, || NoLimitCalls::new(request, reason));
+            self.summary.lock().calls.add(id, 1, || NoLimitCalls::new(request, reason));
         }
     }
 

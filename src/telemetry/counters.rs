@@ -14,6 +14,7 @@ use arc_swap::ArcSwap;
 
 use super::calls_without_limit::{Advise, CallsWithoutLimit, NoLimitCount};
 use super::detailed_counters::DetailedCounters;
+use super::history::History;
 use super::hit_counts::count_hits;
 use super::lost_bills::LostBills;
 use super::near_log::NearLog;
@@ -21,10 +22,10 @@ use super::otlp::TraceExporter;
 use super::recent_latency::RecentLatency;
 use super::refusal_log::RefusalLog;
 use super::rule_counters::{CountsByCode, RuleCounters, RuleName, RuleTable, RuleTables};
-use super::top_rejected::TopRefusals;
+use super::top_keys::TopKeys;
 use crate::domain::{
     CheckEvent, Code, Decision, DetailedCheck, DurationHistogram, HistogramSnapshot, InvalidReason,
-    LimitedBy, Micros, NearEvent, NoLimitReason, Observer, RefusalEvent, Request, RpcOutcome,
+    KeyEvent, LimitedBy, Lock, Micros, NearEvent, NoLimitReason, Observer, Request, RpcOutcome,
     RuleId, Source, Trace, TraceParent, ValueDisplay, add_relaxed,
 };
 
@@ -84,11 +85,12 @@ pub struct Telemetry {
     /// Number of checks that were refused because of a block, or began one.
     pub(super) blocked_checks: AtomicU64,
     pub(super) recent_latency: RecentLatency,
+    pub(super) history: Lock<History>,
     refusal_log: RefusalLog,
     /// Log of the calls that would be rejected without shadow mode.
     shadow_log: RefusalLog,
     near_log: NearLog,
-    top_rejected: TopRefusals,
+    top_keys: TopKeys,
 }
 
 /// Number of threads that have used worker counters. Never decreases, because worker threads run
@@ -105,7 +107,7 @@ impl Telemetry {
     /// to 1) above which hits count as near the limit.
     pub fn new(near_ratio: f64) -> Self {
         Telemetry {
-            top_rejected: TopRefusals::new(ValueDisplay::default()),
+            top_keys: TopKeys::new(ValueDisplay::default(), near_ratio),
             near_ratio,
             rule_tables: ArcSwap::default(),
             overrides: RuleCounters::default(),
@@ -121,6 +123,7 @@ impl Telemetry {
             global_shadow: false,
             blocked_checks: AtomicU64::new(0),
             recent_latency: RecentLatency::default(),
+            history: Lock::default(),
             refusal_log: RefusalLog::default(),
             shadow_log: RefusalLog::default(),
             near_log: NearLog::default(),
@@ -167,10 +170,10 @@ impl Telemetry {
         self.calls_without_limit.write(now, advise);
     }
 
-    /// Sets how `/top` displays the descriptor values of rejected keys.
+    /// Sets how `/top` displays the descriptor values of keys.
     #[must_use]
     pub fn with_value_display(self, values: ValueDisplay) -> Self {
-        Telemetry { top_rejected: TopRefusals::new(values), ..self }
+        Telemetry { top_keys: TopKeys::new(values, self.near_ratio), ..self }
     }
 
     /// Sets whether global shadow mode lets every call pass.
@@ -229,9 +232,9 @@ impl Telemetry {
         self.last_load_succeeded.store(false, Ordering::Relaxed);
     }
 
-    /// Returns the statistics of the most frequently rejected keys.
-    pub fn top_rejected(&self) -> &TopRefusals {
-        &self.top_rejected
+    /// Returns the statistics of the keys of each limit.
+    pub fn top_keys(&self) -> &TopKeys {
+        &self.top_keys
     }
 
     pub(super) fn rule_tables(&self) -> Arc<RuleTables> {
@@ -337,8 +340,16 @@ impl Observer for Telemetry {
         add_relaxed(&worker.invalid[reason as usize], 1, exclusive);
     }
 
-    fn on_refusal(&self, refused: &RefusalEvent<'_>) {
-        self.top_rejected.record(refused);
+    fn on_refusal(&self, refused: &KeyEvent<'_>) {
+        self.top_keys.record_refusal(refused);
+    }
+
+    fn sample_pass(&self, check: &CheckEvent) -> Option<u64> {
+        self.top_keys.sample(check)
+    }
+
+    fn on_pass(&self, key: &KeyEvent<'_>, check: &CheckEvent, weight: u64) {
+        self.top_keys.record_pass(key, check, weight);
     }
 
     fn on_near(&self, event: &NearEvent<'_>) {

@@ -13,8 +13,8 @@
 //! | `metric`, `families`, `compat_names` | metric families of Tidegate and envoyproxy/ratelimit |
 //! | `prometheus`, `prometheus_writer` | the metrics page |
 //! | [`otlp`], `otlp_metrics` | export of traces and metrics, sampling |
-//! | `top_rejected` | statistics of the keys that each limit rejects most |
-//! | `snapshot`, `recent_latency` | snapshot of the counters, and latencies, for the live page |
+//! | `top_keys` | keys of each limit that are rejected most, use most, or are near the limit |
+//! | `snapshot`, `recent_latency`, `history` | snapshot of the counters, latencies, and the last hour, for the live page |
 //! | `lost_bills` | bills not charged in full, and the warning about them |
 //! | `logging`, `refusal_log` | log output; log of rejected calls |
 
@@ -23,6 +23,7 @@ mod compat_names;
 mod counters;
 mod detailed_counters;
 mod families;
+mod history;
 mod hit_counts;
 mod logging;
 mod lost_bills;
@@ -37,10 +38,11 @@ mod refusal_log;
 mod rule_counters;
 mod rule_rows;
 mod snapshot;
-mod top_rejected;
+mod top_keys;
 
 pub use calls_without_limit::{Advise, NoLimitCalls, NoLimitCount};
 pub use counters::Telemetry;
+pub use history::{HISTORY_RULES_MAX, HistoryReport};
 pub use logging::{LogHandle, init_logging};
 pub use metric::{
     Labels, MetricFamily, MetricKind, MetricSink, MetricSource, MetricUnit, MetricValue,
@@ -51,6 +53,7 @@ pub use otlp_metrics::{MetricsExporter, export_metrics};
 pub use prometheus::{AllMetrics, CONTENT_TYPE, CONTENT_TYPE_PLAIN, MetricsPage};
 pub use rule_counters::RuleName;
 pub use snapshot::{Latency, RejectedBills, RuleSnapshot, Snapshot};
-pub use top_rejected::{
-    DRAIN_INTERVAL, LimitName, LimitResolver, TopKey, TopLimit, TopRefusals, TopReport, TopWindow,
+pub use top_keys::{
+    DRAIN_INTERVAL, LimitName, LimitResolver, TopBy, TopKey, TopKeys, TopLimit, TopReport,
+    TopWindow,
 };

@@ -6,8 +6,8 @@
 use std::mem;
 
 use super::rule_counters::RuleTables;
-use super::top_rejected::RefusalRecord;
-use crate::domain::{Hits, Lock, NearEvent, RefusalEvent, RuleId, ValueDisplay};
+use super::top_keys::{KeyRecord, KeyResult};
+use crate::domain::{Hits, KeyEvent, Lock, NearEvent, RuleId, ValueDisplay};
 
 /// Maximum number of lines that are written at a time, about once a second.
 const LINES_MAX: usize = 10;
@@ -22,7 +22,7 @@ pub(super) struct NearLog(Lock<(Vec<NearLine>, u64)>);
 struct NearLine {
     rule: RuleId,
     limit: String,
-    key: RefusalRecord,
+    key: KeyRecord,
     used: Hits,
     usable: Hits,
 }
@@ -37,8 +37,8 @@ impl NearLog {
             return;
         }
         let NearEvent { rule, limit, counter, entries, used, usable } = *event;
-        let key = RefusalEvent { rule: None, limit: 0, counter, entries, shadow: false };
-        let key = RefusalRecord::new(&key, ValueDisplay::Hashed);
+        let key = KeyEvent { rule: None, limit: 0, counter, entries, shadow: false };
+        let key = KeyRecord::new(&key, KeyResult::Refused, ValueDisplay::Hashed);
         lines.push(NearLine { rule, limit: limit.to_owned(), key, used, usable });
     }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::counters::Telemetry;
 use super::lost_bills;
 use super::rule_counters::{RuleCounters, RuleName};
+use crate::domain::HistogramSnapshot;
 
 /// Decision counts since the process started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,13 +36,21 @@ pub struct RuleSnapshot {
 }
 
 impl RuleSnapshot {
-    fn add(&mut self, counters: &RuleCounters, global_shadow: bool) {
+    pub(super) fn merge(&mut self, other: RuleSnapshot) {
+        self.checks += other.checks;
+        self.refused += other.refused;
+        self.would_refuse += other.would_refuse;
+    }
+
+    pub(super) fn add(&mut self, counters: &RuleCounters, global_shadow: bool) {
         let [passed, over] = counters.checks().map(|by_source| by_source.iter().sum::<u64>());
         // The two counts are not read at the same moment.
         let would_refuse = if global_shadow { over } else { counters.would_refuse().min(over) };
-        self.checks += passed + over;
-        self.refused += over - would_refuse;
-        self.would_refuse += would_refuse;
+        self.merge(RuleSnapshot {
+            checks: passed + over,
+            refused: over - would_refuse,
+            would_refuse,
+        });
     }
 }
 
@@ -69,6 +78,13 @@ pub struct RejectedBills {
     /// Path of a rule that rejected at least one of these bills (reports of hits already used), or
     /// `request override`.
     pub rule: String,
+}
+
+/// Returns a percentile of durations, at most the last bound, in milliseconds.
+pub(super) fn percentile_ms(durations: &HistogramSnapshot, fraction: f64) -> f64 {
+    let bound_max = durations.bounds.last().copied().unwrap_or_default();
+    let us = durations.quantile(fraction).unwrap_or(bound_max);
+    Duration::from_micros(us).as_secs_f64() * 1e3
 }
 
 impl Telemetry {
@@ -110,11 +126,7 @@ impl Telemetry {
     /// Returns latency percentiles of the last minute; `None` if it had no call.
     pub fn latency(&self, now: Instant) -> Option<Latency> {
         let durations = self.recent_latency.last_minute(now, self.sum_workers().durations);
-        let bound_max = durations.bounds.last().copied().unwrap_or_default();
-        let percentile = |fraction| {
-            let latency = durations.quantile(fraction).unwrap_or(bound_max);
-            Duration::from_micros(latency).as_secs_f64() * 1e3
-        };
+        let percentile = |fraction| percentile_ms(&durations, fraction);
         let calls = durations.count();
         (calls > 0).then(|| Latency {
             calls,

@@ -20,7 +20,7 @@ FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-
 
 # The name that the protocol gives an element.
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
-KEYS = {"tab": "\ue004", "enter": "\ue007", "space": " ", "right": "\ue014"}
+KEYS = {"tab": "\ue004", "enter": "\ue007", "space": " ", "right": "\ue014", "left": "\ue012", "escape": "\ue00c"}
 
 
 def until(what, look):

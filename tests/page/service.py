@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import tempfile
+import urllib.parse
 import urllib.request
 
 from browser import until
@@ -64,8 +65,9 @@ class Service:
         lines = (json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{"))
         return next((line for line in lines if line.get("message") == message), None)
 
-    def page(self):
-        return f"http://{self.ports['debug']}/"
+    def page(self, **view):
+        """The page's address, with a view as the page itself writes it after #."""
+        return f"http://{self.ports['debug']}/" + ("#" + urllib.parse.urlencode(view) if view else "")
 
     def call(self, *descriptors, domain="edge", hits=1):
         """A real call; its overall code."""

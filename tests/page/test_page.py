@@ -7,8 +7,9 @@ import statistics
 import time
 import unittest
 
+import flood_history
 from browser import Browser, until
-from service import Service
+from service import TOKEN, Service
 
 # How soon the page must show who is being limited.
 SHOWN_WITHIN_SECONDS = 2
@@ -60,6 +61,33 @@ class Page(unittest.TestCase):
         until("a screen reader is told", lambda: "Limited now by edge.api_token" in self.browser.text("#said"))
         self.browser.click("input[value=last_day]")
         until("the day has it too", lambda: "api_token=flood-0" in self.limited())
+
+    def test_a_fresh_visitor_sees_the_flood_that_began_ten_minutes_ago(self):
+        injected = flood_history.inject(self.browser)
+        self.addCleanup(flood_history.remove, self.browser, injected)
+        self.spend(("api_token", "ann"))
+        self.browser.open("about:blank")
+        self.browser.open(self.service.page())
+        since = lambda selector: any(f"since {time}" in (self.browser.text(selector) or "") for time in flood_history.began_at(self.browser))
+        until("the list says since when", lambda: since("#groups"))
+        until("so does the overview", lambda: since("#refused"))
+        label = lambda: self.browser.run("return document.querySelector('#calls-chart svg').getAttribute('aria-label')")
+        self.assertRegex(label(), r"Calls per second, last hour\. \d\d:\d\d:\d\d: .* admitted, .* rejected.*\. Highest at \d\d:\d\d: \d+ rejected\.")
+        axes = self.browser.run("return [...document.querySelectorAll('#calls-chart text')].map(each => each.textContent)")
+        self.assertEqual(len([mark for mark in axes if ":" in mark]), 6, axes)
+        self.assertIn("200", axes)
+        # By keyboard: a point before the flood.
+        self.browser.run("document.querySelector('#moment').focus()")
+        self.browser.press(*["left"] * 70)
+        self.assertIn(", 0 rejected", self.browser.run("return document.querySelector('#moment').getAttribute('aria-valuetext')"))
+        self.assertIn(", 0 rejected", self.browser.text("#calls-chart b"))
+
+    def test_the_servers_own_history_is_drawn(self):
+        self.browser.open("about:blank")
+        self.spend(("api_token", "ann"))
+        self.browser.open(self.service.page())
+        drawn = "const d = document.querySelector('#calls-chart path[class=c1]')?.getAttribute('d'); return d && new Set([...d.matchAll(/ ([\\d.]+)/g)].map(each => each[1])).size"
+        until("rejections of before the visit are in the chart", lambda: (self.browser.run(drawn) or 0) > 1)
 
     def test_rates_by_rule_are_shown_while_calls_come(self):
         def shown():
@@ -137,6 +165,107 @@ class Page(unittest.TestCase):
         until("one is left", lambda: self.browser.text("#found") == "1 of 5 rules")
         self.assertIn("edge.endpoint_login.remote_address", self.browser.text("#listing"))
 
+    def details(self):
+        return self.browser.text("#detail") if self.browser.run("return document.querySelector('#detail').checkVisibility()") else ""
+
+    def focus(self):
+        return self.browser.run("return document.activeElement.id || document.activeElement.textContent")
+
+    def test_a_rule_and_a_key_are_opened_by_keyboard_and_closed_again(self):
+        self.spend(("api_token", "ann"))
+        until("it is shown", lambda: "api_token=ann" in self.limited())
+        self.browser.run("document.querySelector('#groups h3 button').focus()")
+        self.browser.press("enter")
+        until("the rule is open", lambda: "Rule edge.api_token" in self.details())
+        self.assertEqual(self.focus(), "detail-title")
+        for fact in ("per-token: 5 per year", "edge.yaml:3", "Counter per", "api_token=ann"):
+            until(fact, lambda: fact in self.details())
+        self.browser.press("escape")
+        self.assertEqual((self.details(), self.focus()), ("", "edge.api_token"))
+        self.browser.run("document.querySelector('#groups .key button').focus()")
+        self.browser.press("enter")
+        until("the key is open", lambda: "Key api_token=ann" in self.details())
+        until("its counter is read", lambda: "The next call is rejected\ncounted 5 of 5 (per-token); retry after" in self.details())
+        self.assertIn("0 of 5 left, 5 per 1 year, reset in", self.details())
+        self.assertEqual(self.browser.run("return document.querySelector('#descriptors').value"), "api_token=ann", "Try is filled in")
+
+    def test_an_address_brings_back_the_view(self):
+        while self.service.call([("endpoint", "login"), ("remote_address", "192.0.2.1")]) == "OK":
+            pass
+        self.browser.open("about:blank")
+        self.browser.open(self.service.page(span="last_hour", sort="rule", filter="api", domain="edge",
+                                            rule="edge.endpoint_login.remote_address", key="endpoint=login,remote_address=192.0.2.1"))
+        until("the key is open", lambda: "counted 3 of 3 (login)" in self.details())
+        self.assertTrue(self.browser.run("return document.querySelector('input[value=last_hour]').checked"))
+        until("the filter is used", lambda: self.browser.text("#found") == "1 of 5 rules")
+        self.assertEqual(self.browser.run("return document.querySelector('#rates-head th[aria-sort]').textContent"), "Rule")
+        until("the list is that of the hour", lambda: "remote_address=192.0.2.1" in self.limited())
+        self.browser.click("#close")
+        self.browser.click("input[value=last_day]")
+        self.browser.fill("#filter", "login")
+        until("the address follows", lambda: self.browser.run("return location.hash") == "#span=last_day&sort=rule&filter=login")
+        self.browser.run("history.back()")
+        until("a step back opens the key again", lambda: "Key endpoint=login" in self.details())
+        self.browser.open("about:blank")
+        self.browser.open(self.service.page(by="nonsense", span="<b>", sort="?", domain=MARKUP, rule=MARKUP, key=MARKUP))
+        until("the page lives", lambda: self.browser.text("#state") == "Live")
+        self.assertIn(f"Key {MARKUP}", self.details())
+        self.assertEqual(self.browser.run("return document.images.length"), 0)
+        until("it says why there is no counter", lambda: "no rule with a limit matches" in self.details() or "has no `=`" in self.details())
+        self.browser.console()
+
+    def test_without_the_token_nothing_changes_and_with_it_a_customer_is_unblocked(self):
+        self.spend(("api_token", "ann"))
+        self.browser.open("about:blank")
+        self.browser.open(self.service.page(domain="edge", rule="edge.api_token", key="api_token=ann"))
+        until("the counter is read", lambda: "counted 5 of 5" in self.details())
+        for token in ("", "wrong"):
+            self.browser.fill("#token", token) if token else None
+            self.browser.click("#reset")
+            until("it is refused", lambda: "Not done: send `Authorization: Bearer TOKEN`" in self.browser.text("#acted"))
+            self.assertEqual(self.service.call([("api_token", "ann")]), "OVER_LIMIT")
+        self.browser.console()
+        self.browser.fill("#token", "between-friends")
+        self.browser.click("#reset")
+        until("it is done", lambda: "Done: edge.api_token (per-token): 5 of 5 left" in self.browser.text("#acted"))
+        self.assertEqual(self.service.call([("api_token", "ann")]), "OK")
+        until("the new count is shown", lambda: "counted 1 of 5" in self.details())
+        kept = self.browser.run("return JSON.stringify([location.href, document.cookie, localStorage.length, sessionStorage.length])")
+        self.assertNotIn("between-friends", kept)
+        self.assertIn(',"",0,0]', kept)
+
+    def test_who_uses_most_and_who_is_near_a_limit_are_listed(self):
+        for at in range(4):
+            for _ in range(30 if at else 4):
+                self.service.call([("remote_address" if at else "api_token", f"192.0.2.{at}")])
+        self.browser.click("input[value=used]")
+        until("who uses most", lambda: "Who uses most" in self.browser.text("#limited") and "remote_address=192.0.2.3" in self.limited())
+        self.assertIn(" hits", self.limited())
+        self.browser.click("input[value=near]")
+        self.browser.click("input[value=last_hour]")
+        def near():
+            self.service.call([("api_token", "192.0.2.0")], hits=0)
+            return "% of the limit" in self.limited()
+        self.spend(("api_token", "ann"))
+        until("who is near", near)
+        self.browser.click("#groups .key button")
+        until("a key opens from any list", lambda: "Key " in self.details())
+
+    def test_rules_are_sorted_by_each_column(self):
+        first = lambda: self.browser.run("return document.querySelector('#rates tr')?.cells[0].textContent.trim()")
+        def calls():
+            for _ in range(6):
+                self.service.call([("remote_address", "192.0.2.7")])
+            self.service.call([("api_token", "ann")])
+            return first()
+        until("the busiest comes first", lambda: calls() == "edge.remote_address")
+        self.browser.click("button[data-sort=share]")
+        until("the one that rejects comes first", lambda: calls() == "edge.api_token")
+        self.assertEqual(self.browser.run("return document.querySelector('th[aria-sort=descending]').textContent"), "Share")
+        self.browser.click("button[data-sort=rule]")
+        self.browser.click("button[data-sort=rule]")
+        until("the last by name comes first", lambda: calls() == "edge.remote_address")
+
     def test_it_is_used_by_keyboard_alone(self):
         self.browser.run("document.body.focus()")
         reached = []
@@ -170,7 +299,7 @@ class Page(unittest.TestCase):
         for landmark in ("banner", "navigation", "main", "contentinfo"):
             self.assertIn(landmark, roles)
         regions = {name for role, name in named if role == "region"}
-        for region in ("Overview of this replica", "Who is being limited", "Decisions by rule", "Try a request", "Store", "Policy"):
+        for region in ("Overview", "Who is being limited", "Decisions by rule", "Try a request", "Store", "Policy"):
             self.assertIn(region, regions)
         for role, name in named:
             if role in ("button", "textbox", "searchbox", "spinbutton", "combobox", "radio", "link", "table", "image", "img"):
@@ -214,6 +343,64 @@ CONTRAST = """
     }
     return faint;
 """
+
+
+class Large(unittest.TestCase):
+    def test_a_thousand_rules_fit_on_a_page_and_are_found(self):
+        rules = "".join(f"  - {{key: k{n}, rate_limit: {{unit: hour, requests_per_unit: 1}}}}\n" for n in range(1_200))
+        service, browser = Service(policy="domain: big\ndescriptors:\n" + rules), Browser()
+        self.addCleanup(browser.close)
+        self.addCleanup(service.close)
+        for n in range(0, 1_200, 10):
+            for _ in range(3):
+                service.call([(f"k{n}", "x")], domain="big")
+        browser.look("light", 1280, 900)
+        browser.open(service.page())
+        until("the first thousand are listed", lambda: browser.text("#found") == "1,200 rules, the first 1,000 shown")
+        until("the rejecting rules are listed", lambda: len(browser.run("return document.querySelectorAll('#groups > li')")) == 64)
+        self.assertEqual(browser.run("return document.querySelectorAll('#listing tr').length"), 1_000)
+        height = lambda: browser.run("return document.documentElement.scrollHeight")
+        self.assertLess(height(), 3_000)
+        browser.look("light", 390, 900)
+        self.assertLess(height(), 5_000)
+        self.assertLessEqual(browser.run("return document.documentElement.scrollWidth"), 390)
+        browser.fill("#search", "big.k1199")
+        until("one is left", lambda: browser.text("#found") == "1 of 1,200 rules")
+        browser.click("#listing button")
+        until("it is opened", lambda: "p.yaml:1202" in browser.text("#detail") or "edge.yaml:1202" in browser.text("#detail"))
+
+
+class Fleet(unittest.TestCase):
+    """Three replicas, of which one shows all."""
+
+    def test_all_replicas_are_on_one_page_and_one_that_is_down_is_named(self):
+        first, second = Service(), Service(policy="domain: edge\ndescriptors:\n  - key: api_token\n    rate_limit: {unit: year, requests_per_unit: 5}\n")
+        third, browser = Service("--peers", f"{first.ports['debug']},{second.ports['debug']}"), Browser()
+        for each in (browser, third, second, first):
+            self.addCleanup(each.close)
+        browser.look("light", 1280, 900)
+        browser.open(third.page())
+        until("all answer", lambda: browser.text("#of-whom") == "3 of 3 replicas")
+        def rates():
+            for service in (first, second):
+                for _ in range(5):
+                    service.call([("api_token", "ann")])
+            rows = browser.run("return [...document.querySelectorAll('#fleet tr')].map(row => [...row.cells].map(cell => cell.textContent))")
+            self.assertEqual([row[0] for row in rows][0], "this replica")
+            return [row[3:] for row in rows]
+        until("each has its own rates", lambda: [row[1] in ("0", "–") for row in rates()] == [True, False, False])
+        until("they are added", lambda: rates() and browser.text("#refused").split()[0] not in ("0", "–"))
+        until("the rule is that of all", lambda: rates() and "edge.api_token" in (browser.text("#rates") or ""))
+        self.assertIn("Replicas have different policies: see Replicas.", browser.text("#modes"))
+        self.assertIn("ready; version", browser.text("#fleet"))
+        browser.click("input[name=scope][value=replica]")
+        until("this one alone has none", lambda: rates() and browser.text("#refused").split()[0] == "0")
+        self.assertEqual(browser.text("#of-whom"), "one of 3 replicas")
+        browser.click("input[name=scope][value=all]")
+        second.process.kill()
+        until("it is missed", lambda: f"Replica {second.ports['debug']} does not answer, so its calls are missing here" in browser.text("#modes"))
+        self.assertIn("no answer: ", browser.text("#fleet"))
+        self.assertEqual(browser.text("#replicas-note"), "1 did not answer")
 
 
 class Offline(unittest.TestCase):
@@ -313,23 +500,82 @@ class Modes(unittest.TestCase):
         self.browser.click("#form button")
         self.shown("#answer", "would be rejected, but passes in the shadow mode of its rule")
 
-    def test_each_switch_is_shown_beside_the_numbers_of_its_rule_until_it_ends(self):
+    def test_each_override_is_shown_beside_the_numbers_of_its_rule_until_it_ends(self):
         service = self.serve()
-        for target, to, effect in [
-                ("edge.api_token", "deny", "every call is rejected"), ("edge", "shadow", "would be rejected"),
-                ("edge.api_token", "allow", "every call passes"), ("edge.api_token", "20%25", "percentage")]:
-            service.order(f"switch?target={target}&to={to}&for=600")
-            word = to.replace("%25", "%")
-            self.shown("#modes", f"Switch on {target}: {word}. For it, ")
-            for text in (effect, " ago, ends in 10 min"):
+        for target, change, word, effect in [
+                ("edge.api_token", "mode=deny", "deny", "every call is rejected"), ("edge", "mode=shadow", "shadow", "would be rejected"),
+                ("edge.api_token", "mode=unlimited", "unlimited", "every call passes"), ("edge.api_token", "scale=20%25", "scale 20%", "percentage")]:
+            service.order(f"override?target={target}&{change}&for=600&by=ann&reason=T-42")
+            self.shown("#modes", f"Override on {target}: {word}. For it, ")
+            for text in (effect, " ago by ann, ends in 10 min. Reason: T-42."):
                 self.assertIn(text, self.browser.text("#modes"))
             self.shown("#listing", f"switched: {word}")
             self.assertIn("per-token: 5 per year", self.browser.text("#listing"))
             self.shown("#rates", f"switched: {word}", lambda: service.call([("api_token", "bob")]))
-            service.order("undo")
+            self.shown("#overrides", f"{word.replace('%', '%')}, until ")
+            self.assertIn("by ann. Reason: T-42.", self.browser.text("#overrides"))
+            service.order(f"override/delete?target={target}")
             until("the banner is gone", lambda: not self.browser.text("#modes-on"))
-        service.order("switch?target=edge&to=deny")
+            self.shown("#overrides", "Nothing is changed by hand")
+        self.shown("#latest", "edge.api_token, scale 20%, by ann, until ")
+        service.order("override?target=edge&mode=deny&permanent=true")
         self.shown("#modes", "without an end")
+
+    def override(self, service, **key):
+        """Overrides a rule, or a key of it, for an hour, as an operator does; not without the token."""
+        self.browser.open("about:blank")
+        self.browser.open(service.page(domain="edge", rule="edge.api_token", limit="per-token", **key))
+        self.shown("#detail", "per-token: 5 per year")
+        self.browser.click("#set")
+        self.shown("#acted", "Not done: send `Authorization: Bearer TOKEN`")
+        self.browser.console()
+        self.assertIn("Nothing is changed by hand", self.browser.text("#overrides"))
+        self.browser.fill("#token", TOKEN)
+        self.browser.fill("#by", MARKUP)
+        self.browser.fill("#reason", f"T-42 {MARKUP}")
+        self.browser.click("#set")
+        self.shown("#acted", "Done: ")
+
+    def test_an_operator_lifts_a_rule_for_an_hour_and_ends_that_again(self):
+        service = self.serve()
+        self.spend(service, ("api_token", "ann"))
+        self.override(service)
+        until("calls pass", lambda: service.call([("api_token", "ann")]) == "OK")
+        for place in ("#overrides", "#detail-overrides", "#latest", "#modes"):
+            self.shown(place, f"T-42 {MARKUP}")
+            self.assertIn("edge.api_token", self.browser.text(place))
+            self.assertIn(f"by {MARKUP}", self.browser.text(place))
+        self.assertEqual(self.browser.run("return document.images.length"), 0)
+        self.browser.click("#close")
+        self.browser.click("#overrides button")
+        self.shown("#detail-title", "Rule edge.api_token")
+        self.browser.click("#detail-overrides button")
+        self.shown("#acted", "Done: ")
+        until("the limit is back", lambda: service.call([("api_token", "ann")]) == "OVER_LIMIT")
+        self.shown("#overrides", "Nothing is changed by hand")
+        self.browser.run("const change = document.querySelector('#change'); change.value = 'limit'; change.dispatchEvent(new Event('change'))")
+        self.browser.fill("#number", "100")
+        self.browser.click("#set")
+        self.shown("#detail-overrides", "limit 100, until ")
+
+    def test_a_customer_is_unblocked_for_an_hour_and_nobody_else(self):
+        service = self.serve()
+        for token in ("ann", "bob"):
+            self.spend(service, ("api_token", token))
+        self.override(service, key="api_token=ann")
+        until("the customer passes", lambda: service.call([("api_token", "ann")]) == "OK")
+        self.assertEqual(service.call([("api_token", "bob")]), "OVER_LIMIT")
+        for place in ("#overrides", "#detail-overrides", "#latest"):
+            self.shown(place, "api_token=ann")
+            self.assertIn(f"T-42 {MARKUP}", self.browser.text(place))
+        self.shown("#modes", "An override of a single key is in force: see Changed by hand.")
+        self.browser.click("#close")
+        self.browser.click("#overrides button")
+        self.shown("#detail-title", "Key api_token=ann")
+        self.browser.click("#detail-overrides button")
+        self.shown("#acted", "Done: ")
+        until("the limit is back", lambda: service.call([("api_token", "ann")]) == "OVER_LIMIT")
+        self.shown("#overrides", "Nothing is changed by hand")
 
     def test_without_redis_counters_are_not_called_shared(self):
         self.serve("--redis-url", "127.0.0.1:1", "--store-budget", "1s")

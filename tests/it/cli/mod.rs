@@ -10,6 +10,7 @@ mod exit_codes;
 mod forward_auth;
 mod http_ports;
 mod modes;
+mod peers;
 mod policy_reload;
 mod ratelimit_compatibility;
 mod ratelimit_metrics;

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use tidegate::decide::{DecideError, Decider, DryRun, GlobalModes};
 use tidegate::domain::{
-    CheckEvent, Code, Decision, Descriptor, Entry, Hits, HoldId, HoldRequest, Micros, NearEvent,
-    Observer, Override, RefusalEvent, Request, Source, WaitPrecision,
+    CheckEvent, Code, Decision, Descriptor, Entry, Hits, HoldId, HoldRequest, KeyEvent, Micros,
+    NearEvent, Observer, Override, Request, Source, WaitPrecision,
 };
 use tidegate::policy::{self, Policy, Secret};
 use tidegate::store::memory::MemoryStore;
@@ -29,7 +29,7 @@ impl Observer for RecordedEvents {
     fn on_check(&self, facts: &CheckEvent) {
         self.0.lock().unwrap().push(*facts);
     }
-    fn on_refusal(&self, refused: &RefusalEvent<'_>) {
+    fn on_refusal(&self, refused: &KeyEvent<'_>) {
         self.2.lock().unwrap().push((refused.limit, refused.shadow));
     }
     fn on_near(&self, near: &NearEvent<'_>) {

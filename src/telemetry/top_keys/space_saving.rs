@@ -1,16 +1,17 @@
-//! Sketches of the most rejected keys of one limit, by the Space-Saving algorithm (Metwally,
+//! Sketches of the most frequent keys of one limit, by the Space-Saving algorithm (Metwally,
 //! Agrawal, El Abbadi, "Efficient computation of frequent and top-k elements in data streams",
-//! 2005).
+//! 2005). What is counted (rejections, hits) depends on the list.
 //!
-//! A sliding window is a sequence of time buckets. A bucket with n rejections contains every key
-//! that was rejected more than n / 32 times. The count of a key is never too low, and too high by
-//! at most the key's `error`.
+//! A sliding window is a sequence of time buckets. A bucket with n events contains every key with
+//! more than n / 32 of them. The count of a key is never too low, and too high by at most the key's
+//! `error`.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::refusal_record::RefusalRecord;
+use super::key_record::KeyRecord;
 use crate::domain::Micros;
 
 /// Maximum number of keys tracked per time bucket. This is more than three times the number of
@@ -40,7 +41,16 @@ pub(super) const WINDOW_SHAPES: [WindowShape; 3] = [
     WindowShape { bucket_length: Micros::from_secs(7_200), bucket_count: 12 },
 ];
 
-/// Windows with the most rejected keys of one limit, in the order of [`WINDOW_SHAPES`].
+/// What is known of a key. All buckets that track the key share it.
+#[derive(Debug, Default)]
+pub(super) struct KeyLabel {
+    /// Descriptor entries of the key, escaped.
+    pub(super) text: Box<str>,
+    /// Share of the limit that was used after the key's latest recorded check, in millionths.
+    used_ppm: AtomicU32,
+}
+
+/// Windows with the most frequent keys of one limit, in the order of [`WINDOW_SHAPES`].
 #[derive(Debug)]
 pub(super) struct KeyWindows(pub(super) [KeyWindow; WINDOW_SHAPES.len()]);
 
@@ -51,23 +61,35 @@ impl Default for KeyWindows {
 }
 
 impl KeyWindows {
-    /// Counts a rejection in all windows.
-    pub(super) fn add(&mut self, now: Micros, record: &RefusalRecord) {
-        // Reuse the formatted text: most keys that are rejected now were also rejected in the last
-        // hours.
-        let [.., day] = &self.0;
-        let text = day.find_text(record.counter).unwrap_or_else(|| record.display().into());
+    /// Counts events of a record's key in all windows.
+    pub(super) fn add(&mut self, now: Micros, record: &KeyRecord, weight: u64, used_ppm: u32) {
+        // Reuse the formatted text: most keys were also seen in the last hours.
+        let label = self.find_label(record.counter).unwrap_or_else(|| {
+            Arc::new(KeyLabel { text: record.display().into(), ..KeyLabel::default() })
+        });
+        label.used_ppm.store(used_ppm, Ordering::Relaxed);
         for window in &mut self.0 {
-            window.add(now, record.counter, &text);
+            window.add(now, record.counter, weight, &label);
         }
+    }
+
+    /// Notes the used share of a key after its latest check, if the key is tracked.
+    pub(super) fn set_used(&self, counter: u128, used_ppm: u32) {
+        if let Some(label) = self.find_label(counter) {
+            label.used_ppm.store(used_ppm, Ordering::Relaxed);
+        }
+    }
+
+    fn find_label(&self, counter: u128) -> Option<Arc<KeyLabel>> {
+        self.0.iter().find_map(|window| window.find_label(counter))
     }
 }
 
-/// Sliding window over the rejections of one limit.
+/// Sliding window over the events of one limit.
 #[derive(Debug)]
 pub(super) struct KeyWindow {
     shape: WindowShape,
-    /// Buckets in chronological order, newest last. Buckets without rejections are absent.
+    /// Buckets in chronological order, newest last. Buckets without events are absent.
     buckets: VecDeque<TimeBucket>,
 }
 
@@ -75,7 +97,7 @@ pub(super) struct KeyWindow {
 struct TimeBucket {
     /// Start of the bucket, in bucket lengths since the Unix epoch.
     number: u64,
-    rejections: FrequentKeys<Arc<str>>,
+    keys: FrequentKeys<Arc<KeyLabel>>,
 }
 
 /// Counts of the most frequent of any number of keys, each with a label.
@@ -97,15 +119,31 @@ struct KeyCount<T> {
     error: u64,
 }
 
-/// Lower and upper bound of the number of rejections of a key over a whole window.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Bounds of the number of events of a key over a whole window.
+#[derive(Clone, Debug)]
 pub(super) struct KeyTotal {
     pub(super) counter: u128,
-    pub(super) text: Arc<str>,
-    /// Lower bound of the number of rejections.
+    pub(super) label: Arc<KeyLabel>,
     pub(super) lower_bound: u64,
-    /// Upper bound of the number of rejections.
     pub(super) upper_bound: u64,
+}
+
+impl KeyTotal {
+    /// Returns the share of the limit that was used after the key's latest check, in millionths.
+    pub(super) fn used_ppm(&self) -> u32 {
+        self.label.used_ppm.load(Ordering::Relaxed)
+    }
+}
+
+/// Events of one limit in a window.
+#[derive(Debug)]
+pub(super) struct WindowTotal {
+    /// Number of events of all keys.
+    pub(super) total: u64,
+    /// Tracked keys, in no order.
+    pub(super) keys: Vec<KeyTotal>,
+    /// Upper bound of the number of events of a key that is not among `keys`.
+    pub(super) absent_at_most: u64,
 }
 
 impl KeyWindow {
@@ -113,56 +151,50 @@ impl KeyWindow {
         KeyWindow { shape, buckets: VecDeque::new() }
     }
 
-    pub(super) fn add(&mut self, now: Micros, counter: u128, text: &Arc<str>) {
+    fn add(&mut self, now: Micros, counter: u128, weight: u64, label: &Arc<KeyLabel>) {
         let number = now.0 / self.shape.bucket_length.0;
         // If the clock was set back slightly, keep counting in the newest bucket.
         self.buckets.retain(|bucket| bucket.number.abs_diff(number) < self.shape.bucket_count);
         if self.buckets.back().is_none_or(|bucket| bucket.number < number) {
-            self.buckets
-                .push_back(TimeBucket { number, rejections: FrequentKeys::new(BUCKET_KEYS_MAX) });
+            self.buckets.push_back(TimeBucket { number, keys: FrequentKeys::new(BUCKET_KEYS_MAX) });
         }
         if let Some(bucket) = self.buckets.back_mut() {
-            bucket.rejections.add(counter, || Arc::clone(text));
+            bucket.keys.add(counter, weight, || Arc::clone(label));
         }
     }
 
-    fn find_text(&self, counter: u128) -> Option<Arc<str>> {
-        let mut keys = self.buckets.iter().rev().flat_map(|bucket| &bucket.rejections.keys);
+    fn find_label(&self, counter: u128) -> Option<Arc<KeyLabel>> {
+        let mut keys = self.buckets.iter().rev().flat_map(|bucket| &bucket.keys.keys);
         keys.find(|key| key.id == counter).map(|key| Arc::clone(&key.label))
     }
 
-    /// Returns the number of rejections in the window, and the most rejected keys. There are at
-    /// most `keys_max` keys, in descending order of the lower bound of their number of rejections.
-    pub(super) fn top(&self, now: Micros, keys_max: usize) -> (u64, Vec<KeyTotal>) {
+    /// Returns the events of the window, as of `now`.
+    pub(super) fn totals(&self, now: Micros) -> WindowTotal {
         let number = now.0 / self.shape.bucket_length.0;
+        // Newest first, because its label is the latest.
         let buckets = || {
             let is_current =
                 |bucket: &&TimeBucket| bucket.number.abs_diff(number) < self.shape.bucket_count;
-            self.buckets.iter().filter(is_current).map(|bucket| &bucket.rejections)
+            self.buckets.iter().rev().filter(is_current).map(|bucket| &bucket.keys)
         };
         let mut keys: HashMap<u128, KeyTotal> = HashMap::new();
-        // Upper bound of the rejections of a key that is absent from all buckets.
-        let absent: u64 = buckets().map(FrequentKeys::absent_count_max).sum();
+        let absent_at_most =
+            buckets().map(FrequentKeys::absent_count_max).fold(0, u64::saturating_add);
         for bucket in buckets() {
             for key in &bucket.keys {
                 let total = keys.entry(key.id).or_insert_with(|| KeyTotal {
                     counter: key.id,
-                    text: Arc::clone(&key.label),
+                    label: Arc::clone(&key.label),
                     lower_bound: 0,
-                    upper_bound: absent,
+                    upper_bound: absent_at_most,
                 });
-                total.lower_bound += key.count - key.error;
-                total.upper_bound += key.count - bucket.absent_count_max();
+                let above_absent = key.count - bucket.absent_count_max();
+                total.lower_bound = total.lower_bound.saturating_add(key.count - key.error);
+                total.upper_bound = total.upper_bound.saturating_add(above_absent);
             }
         }
-        let mut keys: Vec<KeyTotal> = keys.into_values().collect();
-        keys.sort_unstable_by(|a, b| {
-            (b.lower_bound, b.upper_bound)
-                .cmp(&(a.lower_bound, a.upper_bound))
-                .then(a.counter.cmp(&b.counter))
-        });
-        keys.truncate(keys_max);
-        (buckets().map(|bucket| bucket.total).sum(), keys)
+        let total = buckets().map(|bucket| bucket.total).fold(0, u64::saturating_add);
+        WindowTotal { total, keys: keys.into_values().collect(), absent_at_most }
     }
 }
 
@@ -172,16 +204,17 @@ impl<T> FrequentKeys<T> {
         FrequentKeys { keys_max, total: 0, keys: Vec::new() }
     }
 
-    /// Counts an event of a key. Calls `label` only for a key that is not tracked.
-    pub(crate) fn add(&mut self, id: u128, label: impl FnOnce() -> T) {
-        self.total += 1;
+    /// Counts `weight` events of a key. Calls `label` only for a key that is not tracked.
+    pub(crate) fn add(&mut self, id: u128, weight: u64, label: impl FnOnce() -> T) {
+        self.total = self.total.saturating_add(weight);
         if let Some(key) = self.keys.iter_mut().find(|key| key.id == id) {
-            key.count += 1;
+            key.count = key.count.saturating_add(weight);
         } else if self.keys.len() < self.keys_max {
-            self.keys.push(KeyCount { id, label: label(), count: 1, error: 0 });
+            self.keys.push(KeyCount { id, label: label(), count: weight, error: 0 });
         } else if let Some(least) = self.keys.iter_mut().min_by_key(|key| key.count) {
             let error = least.count;
-            *least = KeyCount { id, label: label(), count: error + 1, error };
+            let count = error.saturating_add(weight);
+            *least = KeyCount { id, label: label(), count, error };
         }
     }
 

@@ -1,7 +1,7 @@
-//! Fixed-size record of a rejected check: the check's limit and counter, and the displayable part
-//! of the descriptor entries that identify the counter.
+//! Fixed-size record of a check: its limit, its counter, its result, and the displayable part of the
+//! descriptor entries that identify the counter.
 
-use crate::domain::{Entry, RefusalEvent, RuleId, ValueDisplay, escaped_prefix, truncate_utf8};
+use crate::domain::{Entry, KeyEvent, RuleId, ValueDisplay, escaped_prefix, truncate_utf8};
 
 /// Maximum number of displayed bytes of a descriptor value. Enough for an IPv4 address or the /64
 /// prefix of an IPv6 address, but only part of a token, which usually has 32 or more characters.
@@ -17,10 +17,26 @@ const DISPLAY_BYTES_MAX: usize = 240;
 /// Suffix that marks truncated text.
 const ELLIPSIS: &[u8] = "…".as_bytes();
 
-/// Fixed-size record of a rejected check, sent from the request path to the statistics of the most
-/// rejected keys.
+/// Result of a recorded check.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum KeyResult {
+    /// The check was refused.
+    Refused,
+    /// The check charged hits.
+    Passed {
+        /// Hits that the record stands for: more than those of the check if few checks are recorded,
+        /// and none if the check is recorded only because its key came near the limit.
+        hits: u64,
+        /// Checks that the record stands for.
+        checks: u64,
+        /// Used share of the limit after the check, in millionths.
+        used_ppm: u32,
+    },
+}
+
+/// Fixed-size record of a check, sent from the request path to the statistics of keys.
 #[derive(Clone, Debug)]
-pub(crate) struct RefusalRecord {
+pub(crate) struct KeyRecord {
     /// Id of the rule and position of the limit within the rule; `None` for a request override.
     pub(crate) limit: Option<(RuleId, u16)>,
     /// Keyed hash that identifies the counter.
@@ -28,26 +44,27 @@ pub(crate) struct RefusalRecord {
     /// Whether the refusal did not reject its call, because of shadow mode or because a quota group
     /// of the call passes.
     pub(crate) shadow: bool,
+    pub(crate) result: KeyResult,
     length: u8,
     is_truncated: bool,
     text: [u8; TEXT_BYTES_MAX],
 }
 
-impl RefusalRecord {
+impl KeyRecord {
     /// Creates a record. Called on the request path, so it does not allocate.
-    pub(crate) fn new(refused: &RefusalEvent<'_>, values: ValueDisplay) -> RefusalRecord {
-        let limit =
-            refused.rule.map(|rule| (rule, u16::try_from(refused.limit).unwrap_or(u16::MAX)));
-        let (counter, shadow) = (refused.counter.identity, refused.shadow);
-        let mut record = RefusalRecord {
+    pub(crate) fn new(key: &KeyEvent<'_>, result: KeyResult, values: ValueDisplay) -> KeyRecord {
+        let limit = key.rule.map(|rule| (rule, u16::try_from(key.limit).unwrap_or(u16::MAX)));
+        let (counter, shadow) = (key.counter.identity, key.shadow);
+        let mut record = KeyRecord {
             limit,
             counter,
             shadow,
+            result,
             length: 0,
             is_truncated: false,
             text: [0; TEXT_BYTES_MAX],
         };
-        for (at, Entry { key, value }) in refused.entries.iter().enumerate() {
+        for (at, Entry { key, value }) in key.entries.iter().enumerate() {
             if at > 0 {
                 record.push(b", ");
             }
