@@ -96,7 +96,6 @@ async fn run(
     let (policy, observer) = (Arc::clone(&started.policy), Arc::clone(&telemetry));
     let decider = Arc::new(Decider::new(policy, store, observer, modes));
     let overrides = Arc::new(RuntimeOverrides::new(Arc::clone(&decider)));
-    let token = settings.debug_token_file.clone().map(admin_actions::watch_token).transpose()?;
     let rate_limit = rate_limit_service(&decider, settings, response_config);
     let health = Health::default();
 
@@ -113,7 +112,7 @@ async fn run(
         control_plane: started.control_plane_status(),
         overrides: Arc::clone(&overrides),
         log_level: Arc::clone(&log_level),
-        token,
+        token: settings.debug_token_file.clone().map(admin_actions::watch_token).transpose()?,
         peers: Peers::start(&settings.peers),
         rates: RateSampler::default(),
     };
