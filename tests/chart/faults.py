@@ -354,6 +354,25 @@ def overridden(stack):
     return Seen(recording, summary="1 overrides are in force")
 
 
+@fault_of("TidegateOverridesPermanent", within=62)
+def overridden_for_good(stack):
+    """Somebody sets an override without an end."""
+    token = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())) / "token"
+    token.write_text("t")
+    more = {"TIDEGATE_DEBUG_TOKEN_FILE": str(token)}
+    recording = stack.enter_context(Recording(embedded(), more=more))
+    replica = recording.replicas[0]
+    recording.healthy(CALM)
+    port = f"127.0.0.1:{replica.ports['DEBUG_PORT']}"
+    ran = chart.program("override", "set", "edge", "client=ann", "--limit", "5", "--permanent", "--reason", "T-42", "--by", "ann",
+                        "--debug", port, environment=more)
+    assert ran.returncode == 0, ran.stderr
+    recording.breaks()
+    recording.until("it is told", lambda: replica.figure("tidegate_overrides_permanent") == 1)
+    recording.pass_minutes(65)
+    return Seen(recording, summary="1 overrides never end")
+
+
 @fault_of("TidegateRedisCommandsOutgrow", within=20)
 def scattered(stack):
     """On a cluster a new policy no longer keeps the counters of a tenant together. Before, somebody floods

@@ -196,7 +196,7 @@ class Render(unittest.TestCase):
         self.assertEqual(out("embedded"), [])
         self.assertEqual(ports("redis"), [53, 53, 6379])
         self.assertEqual(ports("sentinel"), [53, 53, 26379, 6379, 6380])
-        self.assertEqual(ports("cluster"), [53, 53, 7000, 4317], "and the collector's")
+        self.assertEqual(ports("cluster"), [53, 53, "debug", 7000, 4317], "and the collector's, and the other replicas")
 
     def test_a_policy_is_readable_in_its_config_map_and_the_same(self):
         text = "domain: a\n\n# A comment.\ndescriptors:\n  - {key: b, value: \"1.10\"}\n"

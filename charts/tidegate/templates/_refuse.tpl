@@ -220,6 +220,7 @@ http-host: service
 http-port: service.httpPort
 debug-token-file: debug.existingSecret or debug.tokenFile
 debug-host: debug.service.enabled
+peers: debug.peers
 connections: connections
 threads: threads
 grpc-max-connection-age: maxConnectionAge
