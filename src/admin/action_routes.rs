@@ -37,16 +37,11 @@ pub(super) fn action_routes<B: Backend>() -> Router<Arc<B>> {
             Ok::<_, AuthError>(respond(result, text_response))
         };
     let overrides = async |State(backend): State<Arc<B>>, RawQuery(query): RawQuery| {
-        let usage = "usage: optionally after=ID&format=text|json";
-        let query = Query::parse(query.as_deref(), &["after", "format"], &[], usage);
-        query.map_err(|reason| error_response(StatusCode::BAD_REQUEST, &reason)).and_then(|query| {
-            let after = query.value("after").unwrap_or_default();
-            match query.value("format") {
-                None | Some("text") => Ok(text_response(backend.overrides(after, false))),
-                Some("json") => Ok(json_response(backend.overrides(after, true))),
-                Some(_) => Err(error_response(StatusCode::BAD_REQUEST, usage)),
-            }
-        })
+        match parse_list_overrides(query.as_deref()) {
+            Ok((after, true)) => json_response(backend.overrides(&after, true)),
+            Ok((after, false)) => text_response(backend.overrides(&after, false)),
+            Err(reason) => error_response(StatusCode::BAD_REQUEST, &reason),
+        }
     };
     Router::new()
         .route("/overrides", get(overrides))
@@ -57,6 +52,18 @@ pub(super) fn action_routes<B: Backend>() -> Router<Arc<B>> {
         .route("/return-to-store", action(|_| Ok(AdminAction::EnableStore)))
         .route("/counter", get(counter))
         .route("/reset", post(reset))
+}
+
+/// Returns the id after which to list overrides, and whether to list them as JSON.
+fn parse_list_overrides(query: Option<&str>) -> Result<(String, bool), String> {
+    let usage = "usage: optionally after=ID&format=text|json";
+    let query = Query::parse(query, &["after", "format"], &[], usage)?;
+    let after = query.value("after").unwrap_or_default().to_owned();
+    match query.value("format") {
+        None | Some("text") => Ok((after, false)),
+        Some("json") => Ok((after, true)),
+        Some(_) => Err(usage.to_owned()),
+    }
 }
 
 /// Builds a POST route for an action that `parse` reads from the query.

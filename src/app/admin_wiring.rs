@@ -179,12 +179,12 @@ impl Backend for AdminWiring {
             &self.telemetry,
             &loaded,
             &overrides,
-            self.overrides.recent_changes(),
             &rates,
             control_plane,
             &self.unreadable,
         );
         response.ready = self.is_ready();
+        response.override_changes = self.overrides.recent_changes();
         page_data::add_peers(response, &self.peers, "/now", scope).await
     }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, timeout};
 
 use super::admin_wiring::AdminWiring;
-use super::http_ports::HttpPorts;
+use super::http_ports::{HttpPorts, RunningHttpPorts};
 use super::log_level::LogLevelControl;
 use super::operator_overrides::{OperatorOverrides, Requests, base_file, redis_follower};
 use super::peers::Peers;
@@ -26,13 +26,14 @@ use super::process::watcher_thread::{PollTimer, WatcherThread};
 use super::rates::RateSampler;
 use super::store_outage::StoreOutage;
 use super::wiring::certificate_reload::CertificateReloader;
+use super::wiring::otlp_exporters::OtlpExporters;
 use super::wiring::server_config;
 use super::wiring::store_setup::ServiceDecider;
 use super::{Configuration, admin_actions, page_data};
 use crate::clock::Clock;
 use crate::decide::{Decider, GlobalModes};
 use crate::limiter::any_store::AnyStore;
-use crate::server::{Health, RlsService, Router};
+use crate::server::{DrainingListener, Health, RlsService, Router};
 use crate::settings::{Notice, NoticeKind, Settings};
 use crate::telemetry::{self, Telemetry};
 use crate::wire::ResponseConfig;
@@ -129,13 +130,8 @@ async fn run(
     http_ports.log_addresses(listener.address().map(|address| address.to_string()));
     let http_ports = http_ports.serve(wiring, metrics);
     tokio::spawn(drain_keys(Arc::clone(&decider), Arc::clone(&telemetry)));
-    let is_connected = tokio::select! {
-        ready = decider.store().wait_until_ready(settings) => ready?,
-        // Nothing has been served yet, so there is nothing to drain. There are no watchers to reload.
-        _ = signals.wait_for_stop(|| {}) => {
-            tracing::info!("stopped before Redis was connected");
-            return Ok(());
-        }
+    let Some(is_connected) = wait_for_redis(&decider, settings, &mut signals).await? else {
+        return Ok(());
     };
     follow_overrides(&decider, &overrides, requests, settings);
     if is_connected {
@@ -158,17 +154,42 @@ async fn run(
         tokio::spawn(signals.exit_on_next_signal());
         drain
     };
-    let mut draining = listener.serve(Router::new(rate_limit, health), stop).await;
-    let deadline = draining.deadline();
+    let draining = listener.serve(Router::new(rate_limit, health), stop).await;
     drop(watchers);
-    // Calls on both ports may need the connections to Redis, and so do the tasks that calls leave
-    // behind. The connections run on the worker threads, which therefore stop last.
+    finish_calls(draining, http_ports, &decider, exporters).await;
+    Ok(())
+}
+
+/// Waits for the calls on both ports and for what they leave behind, and stops the worker threads last,
+/// because the connections to Redis run on them.
+async fn finish_calls(
+    mut draining: DrainingListener,
+    http_ports: RunningHttpPorts,
+    decider: &ServiceDecider,
+    exporters: OtlpExporters,
+) {
+    let deadline = draining.deadline();
     let (cut_off, ()) = tokio::join!(draining.finish_calls(), http_ports.stop(deadline));
     let _ = tokio::time::timeout_at(deadline, decider.store().wait_until_idle()).await;
     let _ = timeout(LAST_EXPORT_TIMEOUT, exporters.stop()).await;
     draining.stop().await;
     tracing::info!(cut_off, "stopped");
-    Ok(())
+}
+
+/// Waits until Redis is connected, as the settings say. Returns whether it is, or `None` if the process
+/// is to stop. Nothing has been served yet, so there is nothing to drain, and no watcher to reload.
+async fn wait_for_redis(
+    decider: &ServiceDecider,
+    settings: &Settings,
+    signals: &mut Signals,
+) -> Result<Option<bool>, Failure> {
+    tokio::select! {
+        ready = decider.store().wait_until_ready(settings) => Ok(Some(ready?)),
+        _ = signals.wait_for_stop(|| {}) => {
+            tracing::info!("stopped before Redis was connected");
+            Ok(None)
+        }
+    }
 }
 
 /// Starts the task that follows the overrides in Redis and carries out the changes of operators.

@@ -33,6 +33,9 @@ pub enum Fit {
     Unmatched,
 }
 
+/// Limit with the numbers of an override and, for an `anchor`, the prefix of its identities.
+type ChangedLimit = (Limit, Option<Box<[u8]>>);
+
 impl Policy {
     /// Checks an override against the policy, which may have other overrides.
     ///
@@ -231,7 +234,7 @@ impl Policy {
         path: &[&TreeNode],
         at: usize,
         change: &OverrideChange,
-    ) -> Result<(Limit, Option<Box<[u8]>>), OverrideError> {
+    ) -> Result<ChangedLimit, OverrideError> {
         let (spec, template) = (&rule.limits[at], &rule.key_templates[at]);
         let OverrideChange::Numbers { limit, burst, anchor } = change else {
             return Ok((Limit::clone(&spec.limit), None));
