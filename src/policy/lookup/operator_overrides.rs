@@ -33,7 +33,7 @@ pub enum Fit {
     Unmatched,
 }
 
-/// Limit with the numbers of an override and, for an `anchor`, the prefix of its identities.
+/// Limit with other numbers and, for an `anchor`, the prefix of its counters' identities.
 type ChangedLimit = (Limit, Option<Box<[u8]>>);
 
 impl Policy {
@@ -225,8 +225,7 @@ impl Policy {
         rule
     }
 
-    /// Returns a rule's limit with the numbers of an override and, for an `anchor`, the prefix of its
-    /// counters' identities.
+    /// Returns a rule's limit with the numbers of an override.
     fn override_numbers(
         &self,
         rule: &Rule,
