@@ -8,13 +8,14 @@
 //! | `redis_follower` | the task that makes all changes, and follows those of other replicas |
 //! | `base_file` | overrides of `--overrides`, beneath all others |
 //! | `operator_request` | reading what an operator asks for |
-//! | `listing` | overrides as text and JSON |
+//! | `listing`, `override_metrics` | overrides as text and JSON; their metrics |
 //!
 //! Not here: the merge law (`domain`), the effect of an override on limits (`policy`).
 
 pub(super) mod base_file;
 pub(super) mod listing;
 pub(super) mod operator_request;
+pub(super) mod override_metrics;
 pub(super) mod redis_follower;
 
 use std::collections::{BTreeMap, VecDeque};
