@@ -14,10 +14,14 @@
 mod specs;
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::Instant;
 
 use specs::{Node, descriptor, domain, entry, key, pair, request};
-use tidegate::policy::{DescriptorMatch, Policy, Secret};
+use tidegate::domain::Micros;
+use tidegate::policy::{
+    DescriptorMatch, OverrideChange, OverrideEntry, OverrideTarget, Policy, Secret,
+};
 
 const SIZES: [usize; 3] = [10, 1_000, 100_000];
 const ROUNDS: usize = 7;
@@ -83,12 +87,65 @@ fn main() {
         }
     }
     hostile();
+    overridden();
 }
 
 fn policy(nodes: impl Iterator<Item = Node>) -> Policy {
     let mut spec = domain("d", []);
     spec.nodes = nodes.map(|node| node.limit(10).0).collect();
     Policy::build(vec![spec], Secret::default())
+}
+
+/// One rule with any value, and operators' overrides of 100,000 values: calls that meet one, and calls
+/// that meet none. The second row has no overrides. Then the time that changes take.
+fn overridden() {
+    const OVERRIDES: usize = 100_000;
+    let entry = |value: String, limit| {
+        Arc::new(OverrideEntry {
+            target: OverrideTarget {
+                domain: "d".into(),
+                rule: None,
+                entries: vec![("k".into(), value)],
+                limit_name: None,
+            },
+            change: OverrideChange::Numbers { limit: Some(limit), burst: None, anchor: None },
+            until: None,
+            set_at: Micros::ZERO,
+            reason: "T-42".into(),
+            by: "ann".into(),
+        })
+    };
+    let written = policy([key("k")].into_iter());
+    let entries: Vec<_> = (0..OVERRIDES).map(|n| entry(format!("value-{n}"), 500)).collect();
+    let start = Instant::now();
+    let full = written.with_overrides(&entries);
+    println!("{OVERRIDES} overrides: built in {:?}", start.elapsed());
+    let asked = |word: &str, step: usize| -> Vec<_> {
+        (0..REQUESTS)
+            .map(|n| ("k".to_owned(), format!("{word}-{}", n * step % OVERRIDES)))
+            .collect()
+    };
+    let patterns = [entry("a*".into(), 7), entry("value-*".into(), 7)];
+    let few = written.with_overrides(&patterns);
+    for (name, policy, asked) in [
+        ("no overrides, any", &written, asked("value", 7_919)),
+        ("100,000, one is met", &full, asked("value", 7_919)),
+        ("100,000, same is met", &full, asked("value", 0)),
+        ("100,000, none is met", &full, asked("other", 7_919)),
+        ("2 with `*`, one is met", &few, asked("value", 7_919)),
+        ("2 with `*`, none is met", &few, asked("other", 7_919)),
+    ] {
+        let (find, checks) = (time(policy, &asked, false), time(policy, &asked, true));
+        println!("{name:<24} find {find:>5.0} ns, with checks {checks:>5.0} ns");
+    }
+    let changes: Vec<_> = (0..1_000).map(|n| entry(format!("value-{}", n * 97), 9)).collect();
+    let mut policy = full;
+    let each = best_of(changes.len(), || {
+        for change in &changes {
+            policy = policy.with_changed_overrides(&[], &[change]).unwrap();
+        }
+    });
+    println!("one of {OVERRIDES} changes in {:.0} us", each / 1_000.0);
 }
 
 /// A value of 40 kB made of nothing but pieces by which patterns are found, each of which lacks its

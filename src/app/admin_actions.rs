@@ -84,7 +84,7 @@ pub(super) fn describe_overrides(overrides: &[OverrideView], domain: &str) -> St
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
     let listed = overrides.iter().filter(is_of_domain);
-    listed.map(|set| format!("overridden: {}: {} ({})\n", set.target, set.to, set.effect)).collect()
+    listed.map(|set| format!("switched: {set} ({})\n", set.effect)).collect()
 }
 
 /// Reads or resets the counters of a descriptor. Uses the limits of the policy without overrides,

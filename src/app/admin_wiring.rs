@@ -5,8 +5,8 @@ use std::sync::Arc;
 use http::HeaderMap;
 
 use super::log_level::LogLevelControl;
-use super::operator_overrides::OperatorOverrides;
 use super::operator_overrides::listing::{OverrideView, words_for};
+use super::operator_overrides::{OperatorOverrides, override_metrics};
 use super::peers::Peers;
 use super::process::exit_codes::Failure;
 use super::process::watcher_thread::WatchedValue;
@@ -15,9 +15,7 @@ use super::store_outage::StoreOutage;
 use super::try_request::{dry_run_request, to_json};
 use super::wiring::otlp_exporters::{self, OtlpExporters};
 use super::wiring::store_setup::ServiceDecider;
-use super::wiring::{
-    control_plane_metrics, override_metrics, process_metrics, server_config, store_metrics,
-};
+use super::wiring::{control_plane_metrics, process_metrics, server_config, store_metrics};
 use super::{Configuration, SampleRequest, admin_actions, explain_offline, page_data};
 use crate::admin::{
     AdminAction, Backend, JsonBodies, MetricsEndpoint, OperatorToken, PolicyQuery, SampleQuery,

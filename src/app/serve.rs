@@ -105,7 +105,7 @@ async fn run(
     let base = settings.overrides.clone();
     let base = base.map(|path| base_file::watch(path, Arc::clone(&overrides))).transpose()?;
     let token = settings.debug_token_file.clone().map(admin_actions::watch_token).transpose()?;
-    let rate_limit = rate_limit_service(&decider, settings, response_config);
+    let rate_limit = rate_limit_service(&decider, &overrides, settings, response_config);
     let health = Health::default();
 
     let wiring = AdminWiring {
@@ -189,6 +189,7 @@ fn follow_overrides(
 
 fn rate_limit_service(
     decider: &Arc<ServiceDecider>,
+    overrides: &Arc<OperatorOverrides>,
     settings: &Settings,
     response_config: ResponseConfig,
 ) -> Arc<RlsService<ServiceDecider>> {
@@ -196,6 +197,7 @@ fn rate_limit_service(
     service.bounds = server_config::bounds(settings);
     service.has_limits_service = settings.batches;
     service.counter_access = settings.counter_access;
+    service.overrides = Some(Arc::clone(overrides) as _);
     service.open_permissions = server_config::open_permissions(settings);
     Arc::new(service)
 }

@@ -88,12 +88,7 @@ fn build_response<'a>(
     DryRun { decision, limits }: &DryRun<'a>,
     explanations: Vec<String>,
 ) -> TryResponse<'a> {
-    let is_over_in_shadow = |(status, limits): (&Status<'_>, &Vec<DryRunLimit<'_>>)| {
-        let rule = status.rule.and_then(|id| policy.rule(id));
-        rule.is_some_and(|rule| rule.shadow_mode) && limits.iter().any(|limit| !limit.passes)
-    };
-    let mut pairs = decision.statuses.iter().zip(limits);
-    let any_over_in_shadow = pairs.any(is_over_in_shadow);
+    let any_over_in_shadow = limits.iter().flatten().any(|limit| limit.shadow && !limit.passes);
     let each = decision.statuses.iter().zip(limits).zip(explanations);
     let descriptor =
         |((status, limits), explanation): ((&Status<'a>, &Vec<_>), String)| DescriptorPrediction {

@@ -94,6 +94,14 @@ impl OverrideEntry {
     }
 }
 
+impl OverrideEntry {
+    /// Returns the domain of the override with this id; `None` if the text is not an id.
+    #[cfg(feature = "server")]
+    pub fn domain_of_id(id: &str) -> Option<String> {
+        serde_json::from_str::<Vec<Option<String>>>(id).ok()?.into_iter().next()?
+    }
+}
+
 impl OverrideChange {
     /// Returns the kind of the change: `numbers`, `scale`, or `mode`. Changes of different kinds
     /// apply to one target together.

@@ -7,6 +7,7 @@
 //!
 //! Not here: encoding and decoding (`wire::limits_messages`).
 
+use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use prost::Message as _;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -23,17 +25,19 @@ use tokio::task;
 use tokio::time::timeout;
 use tonic::Status;
 
-use super::authz::Caller;
+use super::authz::{Caller, EVERY_DOMAIN};
 use super::rls_service::{
     CallTimestamps, DEADLINE_MIN, Decide, RlsService, classify_outcome, deadline_exceeded,
 };
 use crate::decide::{CallLimits, CounterSnapshot};
 use crate::domain::{CounterAccess, HoldId, Lock, Outcome, Permissions, RpcOutcome};
+use crate::policy::OverrideEntry;
 use crate::store::owned_tasks::box_in_place;
 use crate::wire::decode::{self, DecodedRequest};
 use crate::wire::encode::{OptionalParts, ResponseBuffer, ResponseInput};
 use crate::wire::limits_messages::{self, EncodedResults};
 use crate::wire::messages::Counter;
+use crate::wire::override_messages;
 
 /// Number of decisions after which a batch lets the other calls of its worker run: about 100 µs of
 /// work. With more, a few batches on one worker would make its other calls late.
@@ -125,6 +129,25 @@ pub(crate) enum LimitsMethod {
     ResetCounters,
     Reserve,
     Settle,
+    SetOverride,
+    DeleteOverride,
+    ListOverrides,
+}
+
+/// Page of overrides: ids, overrides, whether the policy has their targets; and the id after which the
+/// next page starts.
+pub(crate) type OverridePage = (Vec<(String, OverrideEntry, bool)>, Option<String>);
+
+/// Overrides that operators set at run time.
+pub(crate) trait OverrideControl: fmt::Debug + Send + Sync {
+    /// Sets an override, and returns a message for the operator, or the reason why it cannot be set.
+    fn set(&self, entry: OverrideEntry) -> BoxFuture<'_, Result<String, String>>;
+
+    /// Deletes an override, and returns a message for the operator, or the reason why it cannot.
+    fn delete(&self, id: String) -> BoxFuture<'_, Result<String, String>>;
+
+    /// Lists overrides in force, of one domain or, if that is empty, of all: those after an id.
+    fn list(&self, domain: &str, after: &str) -> OverridePage;
 }
 
 impl LimitsMethod {
@@ -139,6 +162,9 @@ impl LimitsMethod {
             "Reserve" => LimitsMethod::Reserve,
             // A release is a settle without an amount.
             "Settle" | "Release" => LimitsMethod::Settle,
+            "SetOverride" => LimitsMethod::SetOverride,
+            "DeleteOverride" => LimitsMethod::DeleteOverride,
+            "ListOverrides" => LimitsMethod::ListOverrides,
             _ => return None,
         })
     }
@@ -149,8 +175,13 @@ impl LimitsMethod {
             LimitsMethod::Check | LimitsMethod::Reserve | LimitsMethod::Settle => {
                 CounterAccess::Off
             }
-            LimitsMethod::Peek | LimitsMethod::ReadCounters => CounterAccess::Read,
-            LimitsMethod::Refund | LimitsMethod::ResetCounters => CounterAccess::Write,
+            LimitsMethod::Peek | LimitsMethod::ReadCounters | LimitsMethod::ListOverrides => {
+                CounterAccess::Read
+            }
+            LimitsMethod::Refund
+            | LimitsMethod::ResetCounters
+            | LimitsMethod::SetOverride
+            | LimitsMethod::DeleteOverride => CounterAccess::Write,
         }
     }
 }
@@ -192,6 +223,9 @@ impl<D: Decide> RlsService<D> {
             LimitsMethod::ResetCounters => {
                 self.read_or_reset_counters(&message, caller, true).await
             }
+            LimitsMethod::SetOverride
+            | LimitsMethod::DeleteOverride
+            | LimitsMethod::ListOverrides => self.call_overrides(method, &message, caller).await,
             LimitsMethod::Reserve | LimitsMethod::Settle => {
                 let is_settle = method == LimitsMethod::Settle;
                 let started = self.clock.monotonic_now();
@@ -203,6 +237,49 @@ impl<D: Decide> RlsService<D> {
                 answered
             }
         }
+    }
+
+    /// Sets, deletes, or lists overrides. Returns the encoded response, or an error if the request is
+    /// invalid or unauthorized.
+    async fn call_overrides(
+        &self,
+        method: LimitsMethod,
+        message: &[u8],
+        caller: &Caller,
+    ) -> Result<Vec<u8>, Status> {
+        const CHANGE: Permissions = Permissions { refund: true, limits: true, peek: false };
+        let no_overrides = || Status::unimplemented("this service has no overrides");
+        let overrides = self.overrides.as_deref().ok_or_else(no_overrides)?;
+        let (id, answer) = match method {
+            LimitsMethod::ListOverrides => {
+                let decoded = override_messages::decode_list(message);
+                let (domain, after) = decoded.map_err(|error| self.reject_invalid(error))?;
+                let granted = if domain.is_empty() { EVERY_DOMAIN } else { &domain };
+                let peek = Permissions { peek: true, ..Permissions::NONE };
+                self.authorize(caller, granted, &[], peek)?;
+                let (listed, next) = overrides.list(&domain, &after);
+                return Ok(override_messages::encode_page(listed, next));
+            }
+            LimitsMethod::DeleteOverride => {
+                let decoded = override_messages::decode_delete(message);
+                let (domain, id) = decoded.map_err(|error| self.reject_invalid(error))?;
+                self.authorize(caller, &domain, &[], CHANGE)?;
+                if OverrideEntry::domain_of_id(&id).as_deref() != Some(&*domain) {
+                    return Err(Status::not_found(
+                        "the id is not that of an override of this domain",
+                    ));
+                }
+                (id.clone(), overrides.delete(id).await)
+            }
+            _ => {
+                let entry =
+                    override_messages::decode_set(message).map_err(Status::invalid_argument)?;
+                self.authorize(caller, &entry.target.domain, &[], CHANGE)?;
+                (entry.id(), overrides.set(entry).await)
+            }
+        };
+        let message = answer.map_err(Status::failed_precondition)?;
+        Ok(override_messages::encode_changed(id, message))
     }
 
     /// Holds hits, or settles a hold. Returns the encoded `ReserveResponse` or `RateLimitResponse`, or an

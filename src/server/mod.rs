@@ -13,7 +13,7 @@
 //! | `receive`, `framing` | receives calls; gRPC framing |
 //! | `call_tasks`, `answer_body` | runs calls and sends answers within the memory budget |
 //! | `rls_service`, `health` | the rate limit service and the health service |
-//! | `limits_service` | `tidegate.v1.Limits`: batches, single counters |
+//! | `limits_service` | `tidegate.v1.Limits`: batches, single counters, overrides |
 //! | `connection_registry` | tracks open connections; selects the longest idle one to close when full |
 //! | `server_limits`, `connection_stats` | limits on connections, and their metrics |
 
@@ -42,7 +42,7 @@ mod workers;
 pub use authz::{EVERY_DOMAIN, TlsCounters};
 pub use connection_stats::ConnectionStats;
 pub use health::{HEALTH_NAMES, Health};
-pub(crate) use limits_service::BatchDecisions;
+pub(crate) use limits_service::{BatchDecisions, OverrideControl, OverridePage};
 pub use listener::{Address, Drain, DrainingListener, ListenSettings, Listener};
 pub use rls_service::{DEADLINE_MIN, Decide, RlsService, SERVICE_NAME};
 pub use router::Router;

@@ -20,7 +20,7 @@ use http::HeaderMap;
 use tonic::{Code, Status};
 
 use super::authz::Caller;
-use super::limits_service::{BatchDecisions, CHECKS_FACTOR};
+use super::limits_service::{BatchDecisions, CHECKS_FACTOR, OverrideControl};
 use crate::clock::Clock;
 use crate::decide::{CallLimits, CounterSnapshots, DecideError, Decider};
 use crate::domain::{
@@ -153,6 +153,8 @@ pub struct RlsService<D> {
     pub(crate) open_permissions: Permissions,
     /// Whether callers may use `tidegate.v1.Limits`.
     pub(crate) has_limits_service: bool,
+    /// Overrides at run time; `None` if callers cannot set any.
+    pub(crate) overrides: Option<Arc<dyn OverrideControl>>,
     pub(super) batch_decisions: BatchDecisions,
     /// Randomly keyed hasher for the jitter of `Retry-After`, so that callers cannot predict the
     /// jitter.
@@ -170,6 +172,7 @@ impl<D: Decide> RlsService<D> {
             counter_access: CounterAccess::Off,
             open_permissions: Permissions::ALL,
             has_limits_service: true,
+            overrides: None,
             batch_decisions: BatchDecisions::default(),
             random_state: RandomState::new(),
         }

@@ -16,7 +16,9 @@
 include!(concat!(env!("OUT_DIR"), "/messages.rs"));
 
 pub(crate) use self::tidegate::v1::{
-    CheckRequest, CheckResult, Counter, CountersResponse, check_result, limits_client,
+    CheckRequest, CheckResult, Counter, CountersResponse, DeleteOverrideRequest,
+    ListOverridesRequest, ListOverridesResponse, ListedOverride, Override, OverrideChanged,
+    OverrideNumbers, SetOverrideRequest, check_result, limits_client, r#override,
 };
 pub(crate) use envoy::config::core::v3::HeaderValue;
 pub(crate) use envoy::extensions::common::ratelimit::v3::{

@@ -11,6 +11,7 @@
 //! | `response_config` | validates the settings for headers, bodies and metadata |
 //! | `proto_json`, `struct_json` | convert requests from proto-JSON and responses to it |
 //! | `limits_messages` | encodes and decodes the messages of `tidegate.v1.Limits` |
+//! | `override_messages` | the same, about overrides |
 //! | `forward_auth` | builds a rate limit request from the headers that `/authz` receives |
 //! | `normal_form` | normal form of paths, hosts, and addresses that `/authz` receives |
 //! | `http_reply` | builds the responses of `/json` and `/authz` |
@@ -25,6 +26,7 @@ mod http_reply;
 pub(crate) mod limits_messages;
 pub(crate) mod messages;
 mod normal_form;
+pub(crate) mod override_messages;
 pub(crate) mod proto_json;
 mod refusal_body;
 pub(crate) mod response_config;

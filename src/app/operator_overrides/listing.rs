@@ -1,8 +1,10 @@
 //! Overrides as operators see them: as lines of text, as JSON, on the live page, and in metrics.
 
+use std::fmt;
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
+use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -10,9 +12,11 @@ use super::{ChangeKind, OperatorOverrides, is_matched};
 use crate::clock::Clock;
 use crate::domain::Micros;
 use crate::policy::{OverrideChange, OverrideEntry, OverrideMode};
+use crate::server::{OverrideControl, OverridePage};
 
-/// Maximum number of overrides that a page lists, about 600 KB as JSON.
-pub(crate) const PAGE_MAX: usize = 1_000;
+/// Maximum size of the overrides of a page with their ids, 256 KiB. Escaped as JSON, they fit in the
+/// response that the command line reads.
+const PAGE_BYTES_MAX: usize = 256 << 10;
 /// Maximum number of overrides on domains and rules that the live page lists.
 const VIEWS_MAX: usize = 50;
 
@@ -61,6 +65,14 @@ pub(crate) struct OverrideView {
     pub(crate) reason: String,
 }
 
+impl fmt::Display for OverrideView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OverrideView { target, to, seconds_left, .. } = self;
+        write!(f, "{target}: {to}")?;
+        seconds_left.map_or(Ok(()), |seconds| write!(f, ", for {seconds} s more"))
+    }
+}
+
 /// Returns the words of the overrides that apply to a rule: to the rule itself or to its domain.
 pub(crate) fn words_for<'o>(
     overrides: &'o [OverrideView],
@@ -72,7 +84,7 @@ pub(crate) fn words_for<'o>(
 }
 
 /// Returns what an override does to the calls of its target, for operators.
-fn effect_of(change: &OverrideChange) -> &'static str {
+pub(super) fn effect_of(change: &OverrideChange) -> &'static str {
     match change {
         OverrideChange::Numbers { .. } => "limits have these numbers instead of the policy's",
         OverrideChange::Scale(_) => "limits are this percentage of what the policy says",
@@ -84,37 +96,34 @@ fn effect_of(change: &OverrideChange) -> &'static str {
     }
 }
 
-/// Page of the overrides in force.
-pub(crate) struct OverridePage {
-    /// Number of overrides in force.
-    pub(crate) total: usize,
-    /// Ids and overrides, and whether the policy has their targets.
-    pub(crate) listed: Vec<(String, OverrideEntry, bool)>,
-    /// Id after which the next page starts; `None` if this page is the last one.
-    pub(crate) next: Option<String>,
-}
-
 impl OperatorOverrides {
-    /// Lists overrides in force, in the order of their ids: those after the id `after`, at most
-    /// [`PAGE_MAX`].
-    pub(crate) fn page(&self, after: &str) -> OverridePage {
-        let state = self.state.lock();
-        let mut rest = state.in_force.range::<str, _>((Bound::Excluded(after), Bound::Unbounded));
-        let listed: Vec<_> = rest
-            .by_ref()
-            .take(PAGE_MAX)
-            .map(|(id, entry)| {
-                (id.clone(), OverrideEntry::clone(entry), is_matched(&state.loaded, entry))
-            })
-            .collect();
-        let has_more = rest.next().is_some();
-        let next = listed.last().filter(|_| has_more).map(|(id, ..)| id.clone());
-        OverridePage { total: state.in_force.len(), listed, next }
+    /// Lists overrides in force of one domain or, if that is empty, of all, in the order of their ids:
+    /// those after the id `after`, at most [`PAGE_BYTES_MAX`].
+    pub(crate) fn page(&self, domain: &str, after: &str) -> OverridePage {
+        let (state, mut bytes) = (self.state.lock(), 0);
+        let rest = state.in_force.range::<str, _>((Bound::Excluded(after), Bound::Unbounded));
+        let mut listed: Vec<(String, OverrideEntry, bool)> = Vec::new();
+        for (id, entry) in rest {
+            if !domain.is_empty() && *entry.target.domain != *domain {
+                continue;
+            }
+            bytes += id.len() + entry.to_json().len();
+            if bytes > PAGE_BYTES_MAX {
+                let next = listed.last().map(|(id, ..)| id.clone());
+                return (listed, next);
+            }
+            listed.push((
+                id.clone(),
+                OverrideEntry::clone(entry),
+                is_matched(&state.loaded, entry),
+            ));
+        }
+        (listed, None)
     }
 
     /// Lists overrides in force, one per line, with the age of what this replica knows.
     pub(crate) fn page_as_text(&self, after: &str) -> String {
-        let OverridePage { total, listed, next } = self.page(after);
+        let ((listed, next), (total, _)) = (self.page("", after), self.counts());
         let age = self.age_seconds();
         let mut text = match total {
             0 => format!("no override is set; known {age} s ago\n"),
@@ -127,12 +136,15 @@ impl OperatorOverrides {
         if next.is_some() {
             text.push_str("…\n");
         }
+        if self.decider.store().redis().is_some_and(|redis| redis.is_store_disabled()) {
+            text.push_str("Redis is disabled by hand, on this replica\n");
+        }
         text
     }
 
     /// Lists overrides in force as JSON.
     pub(crate) fn page_as_json(&self, after: &str) -> String {
-        let OverridePage { total, listed, next } = self.page(after);
+        let ((listed, next), (total, _)) = (self.page("", after), self.counts());
         let item = |(id, entry, matched): (String, OverrideEntry, bool)| {
             let content = serde_json::from_str::<Value>(&entry.to_json()).unwrap_or_default();
             json!({"id": id, "override": content, "matched": matched})
@@ -192,5 +204,25 @@ impl OperatorOverrides {
     /// Returns whether the content of the file of overrides is invalid.
     pub(crate) fn is_base_broken(&self) -> bool {
         self.state.lock().is_base_broken
+    }
+}
+
+impl OverrideControl for OperatorOverrides {
+    fn set(&self, entry: OverrideEntry) -> BoxFuture<'_, Result<String, String>> {
+        Box::pin(OperatorOverrides::set(self, entry))
+    }
+
+    fn delete(&self, id: String) -> BoxFuture<'_, Result<String, String>> {
+        Box::pin(async move {
+            match self.state.lock().in_force.contains_key(&id) {
+                true => {}
+                false => return Err("no such override is in force".to_owned()),
+            }
+            OperatorOverrides::delete(self, vec![id]).await
+        })
+    }
+
+    fn list(&self, domain: &str, after: &str) -> OverridePage {
+        self.page(domain, after)
     }
 }

@@ -8,13 +8,14 @@
 //! | `redis_follower` | the task that makes all changes, and follows those of other replicas |
 //! | `base_file` | overrides of `--overrides`, beneath all others |
 //! | `operator_request` | reading what an operator asks for |
-//! | `listing` | overrides as text and JSON |
+//! | `listing`, `override_metrics` | overrides as text and JSON; their metrics |
 //!
 //! Not here: the merge law (`domain`), the effect of an override on limits (`policy`).
 
 pub(super) mod base_file;
 pub(super) mod listing;
 pub(super) mod operator_request;
+pub(super) mod override_metrics;
 pub(super) mod redis_follower;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -24,7 +25,7 @@ use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use self::listing::OverrideEvent;
+use self::listing::{OverrideEvent, effect_of};
 use super::wiring::store_setup::ServiceDecider;
 use crate::clock::Clock;
 use crate::domain::{
@@ -331,7 +332,10 @@ impl OperatorOverrides {
                 let OverrideEntry { target, change, by, reason, .. } = &*entry;
                 let seconds = entry.until.map(|until| until.0.saturating_sub(now.0) / 1_000_000);
                 let kind = kind.as_str();
-                tracing::warn!(kind, %target, %change, seconds, by, reason, "override changed");
+                let effect = effect_of(change);
+                tracing::warn!(
+                    kind, %target, %change, seconds, effect, by, reason, "override changed"
+                );
                 state.recent.push_front(OverrideEvent::new(now, kind, &entry));
             }
         }

@@ -4,7 +4,6 @@ pub(crate) mod certificate_reload;
 pub(crate) mod control_plane_config;
 pub(crate) mod control_plane_metrics;
 pub(crate) mod otlp_exporters;
-pub(crate) mod override_metrics;
 pub(crate) mod process_metrics;
 pub(crate) mod redis_config;
 pub(crate) mod redis_metrics;

@@ -153,7 +153,7 @@ impl Policy {
         if let Some(limit) = &descriptor.limit
             && !rule.is_some_and(Rule::ignores_request_limits)
         {
-            let limit = &Rule::scale_request_limit(rule, limit);
+            let limit = &rule.map_or(*limit, |rule| rule.scale_request_limit(limit));
             let charge = override_charge(domain, rule, descriptor);
             if let Some(rule) = rule
                 && let [LimitSpec { limit: own, tiers: None, .. }] = &*rule.limits

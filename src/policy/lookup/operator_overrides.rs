@@ -193,43 +193,32 @@ impl Policy {
                 applied.push(Arc::clone(entry));
             }
         }
-        let (has_numbers, mut percent, mut counted) = (!applied.is_empty(), 100, None);
-        let scale = ranked.iter().find_map(|entry| match entry.change {
-            OverrideChange::Scale(percent) => Some((entry, percent)),
-            _ => None,
-        });
-        if let Some((entry, scale)) = scale {
+        let scale = ranked.iter().find(|entry| matches!(entry.change, OverrideChange::Scale(_)));
+        let denies =
+            ranked.iter().find(|entry| entry.change == OverrideChange::Mode(OverrideMode::Deny));
+        let mode = ranked.iter().find(|entry| matches!(entry.change, OverrideChange::Mode(_)));
+        let mut counted = None;
+        for entry in [scale, denies.or(mode)].into_iter().flatten() {
             applied.push(Arc::clone(entry));
-            percent = scale;
-            rule.edit_limits(|limit, has_tiers| scaled(limit, scale, has_tiers));
-        }
-        let mode_of = |entry: &OverrideEntry| match entry.change {
-            OverrideChange::Mode(mode) => Some(mode),
-            _ => None,
-        };
-        let denies = |entry: &&&Arc<_>| mode_of(entry) == Some(OverrideMode::Deny);
-        let has_mode = |entry: &&&Arc<_>| mode_of(entry).is_some();
-        let mode = ranked.iter().find(denies).or_else(|| ranked.iter().find(has_mode));
-        applied.extend(mode.map(|entry| Arc::clone(entry)));
-        let mode = mode.and_then(|entry| mode_of(entry));
-        match mode {
-            None => {}
-            Some(OverrideMode::Shadow) => rule.shadow_mode = true,
-            Some(OverrideMode::Unlimited) => {
-                counted = Some(Box::new(rule.clone()));
-                rule.unlimited = true;
-                (rule.limits, rule.key_templates) = (Arc::default(), Arc::default());
-            }
-            Some(OverrideMode::Deny) => {
-                counted = Some(Box::new(rule.clone()));
-                rule.edit_limits(|limit, _| deny_all(limit));
+            match entry.change {
+                OverrideChange::Numbers { .. } => {}
+                OverrideChange::Scale(percent) => {
+                    rule.edit_limits(|limit, has_tiers| scaled(limit, percent, has_tiers));
+                }
+                OverrideChange::Mode(OverrideMode::Shadow) => rule.shadow_mode = true,
+                OverrideChange::Mode(OverrideMode::Deny) => {
+                    counted = Some(Box::new(rule.clone()));
+                    rule.edit_limits(|limit, _| deny_all(limit));
+                }
+                OverrideChange::Mode(OverrideMode::Unlimited) => {
+                    counted = Some(Box::new(rule.clone()));
+                    rule.unlimited = true;
+                    (rule.limits, rule.key_templates) = (Arc::default(), Arc::default());
+                }
             }
         }
-        if !applied.is_empty() {
-            let entries = applied;
-            let overrides = RuleOverrides { entries, has_numbers, percent, mode, counted };
-            rule.overrides = Some(Arc::new(overrides));
-        }
+        let overrides = RuleOverrides { entries: applied, counted };
+        rule.overrides = (!overrides.entries.is_empty()).then(|| Arc::new(overrides));
         rule
     }
 
@@ -340,38 +329,29 @@ impl Policy {
                 .and_then(|rule| rules.get(rule.id.0.wrapping_sub(self.first_rule_id) as usize));
             return rule.into_iter().filter(|rule| allows_rule(target, rule)).collect();
         }
-        let patterns: Vec<(&str, &str, NamePattern)> = target
-            .entries
-            .iter()
-            .map(|(key, value)| (&**key, &**value, NamePattern::new(value)))
-            .collect();
-        let can_match = |rule: &&Rule| {
-            let path = self.tree.path_to(rule.node);
-            patterns.is_empty()
-                || path.len() == patterns.len()
-                    && path.iter().zip(&patterns).all(|(node, (key, value, pattern))| {
-                        *node.key == **key && overlaps(&node.value, value, pattern)
-                    })
+        let pattern = |(key, value): &'_ (String, String)| (key.clone(), NamePattern::new(value));
+        let patterns: Vec<(String, NamePattern)> = target.entries.iter().map(pattern).collect();
+        let can_match = |(node, (key, pattern)): (&&TreeNode, &(String, NamePattern))| {
+            // Two patterns may overlap. An override that matches no request has no effect.
+            let may_overlap = match &node.value {
+                ValueSpec::Exact(value) => pattern.matches(value.as_bytes()),
+                ValueSpec::Any | ValueSpec::Pattern(_) => true,
+            };
+            *node.key == **key && may_overlap
         };
-        let of_domain = |rule: &&Rule| self.tree.root_of(rule.node) == domain.root;
-        let allowed = rules.iter().filter(|rule| allows_rule(target, rule)).filter(of_domain);
-        allowed.filter(can_match).collect()
+        let is_targeted = |rule: &&Rule| {
+            let path = self.tree.path_to(rule.node);
+            let has_keys = patterns.is_empty() || path.len() == patterns.len();
+            allows_rule(target, rule)
+                && self.tree.root_of(rule.node) == domain.root
+                && has_keys
+                && path.iter().zip(&patterns).all(can_match)
+        };
+        rules.iter().filter(is_targeted).collect()
     }
 
     fn rules_without_overrides(&self) -> &Arc<Vec<Rule>> {
         self.overrides.as_ref().map_or(&self.rules, |index| &index.loaded)
-    }
-}
-
-/// Returns whether a node can match a value that also matches the pattern of an override.
-fn overlaps(node: &ValueSpec, text: &str, pattern: &NamePattern) -> bool {
-    match node {
-        ValueSpec::Any => true,
-        ValueSpec::Exact(value) => pattern.matches(value.as_bytes()),
-        // Two patterns may overlap. An override that matches no request has no effect.
-        ValueSpec::Pattern(own) => {
-            text.contains('*') || NamePattern::new(own).matches(text.as_bytes())
-        }
     }
 }
 
@@ -392,26 +372,27 @@ impl Rule {
 
     /// Returns whether an operator's numbers or mode apply instead of a request's limit.
     pub(crate) fn ignores_request_limits(&self) -> bool {
-        self.overrides.as_deref().is_some_and(|overrides| {
-            let decides_without_counter = match overrides.mode {
-                Some(OverrideMode::Unlimited | OverrideMode::Deny) => true,
-                Some(OverrideMode::Shadow) | None => false,
-            };
-            overrides.has_numbers || decides_without_counter
+        self.overrides().iter().any(|entry| match entry.change {
+            OverrideChange::Numbers { .. } => true,
+            OverrideChange::Mode(mode) => mode != OverrideMode::Shadow,
+            OverrideChange::Scale(_) => false,
         })
     }
 
     /// Returns whether an operator has put the rule into shadow mode.
     pub(crate) fn is_shadowed_by_operator(&self) -> bool {
-        let overrides = self.overrides.as_deref();
-        overrides.is_some_and(|overrides| overrides.mode == Some(OverrideMode::Shadow))
+        let shadow = OverrideChange::Mode(OverrideMode::Shadow);
+        self.overrides().iter().any(|entry| entry.change == shadow)
     }
 
-    /// Returns a request's limit, scaled as the limits of the rule are.
-    pub(crate) fn scale_request_limit(rule: Option<&Rule>, limit: &Override) -> Override {
-        let percent =
-            rule.and_then(|rule| rule.overrides.as_deref()).map_or(100, |set| set.percent);
-        Override { requests_per_unit: scaled_number(limit.requests_per_unit, percent), ..*limit }
+    /// Returns a request's limit, scaled as the limits of this rule are.
+    pub(crate) fn scale_request_limit(&self, limit: &Override) -> Override {
+        let scale = self.overrides().iter().find_map(|entry| match entry.change {
+            OverrideChange::Scale(percent) => Some(percent),
+            _ => None,
+        });
+        let requests_per_unit = scaled_number(limit.requests_per_unit, scale.unwrap_or(100));
+        Override { requests_per_unit, ..*limit }
     }
 
     /// Replaces each limit. `edit` is told whether consumer classes divide it.

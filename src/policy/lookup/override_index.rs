@@ -40,11 +40,6 @@ const MEMO_CHAINS: usize = 1_024;
 pub(crate) struct RuleOverrides {
     /// Overrides in force: those of numbers, then the scale, then the mode.
     pub entries: Vec<Arc<OverrideEntry>>,
-    /// Whether the numbers of any limit are an operator's.
-    pub has_numbers: bool,
-    /// Percentage to which numbers are scaled; 100 without a scale.
-    pub percent: u32,
-    pub mode: Option<OverrideMode>,
     /// The rule without its mode, if the mode decides without the counter.
     pub counted: Option<Box<Rule>>,
 }

@@ -12,6 +12,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::client::node_stats::NodeReport;
 use super::client::send_error::SendError;
+use super::client::side_connection::SideConnection;
 use super::client::topology::RedisClient;
 use super::client::transport::{CallReply, NodeRequests, PendingCall, Transport};
 use super::multi_part::Parts;
@@ -117,8 +118,9 @@ impl SharedStore for RedisStore<RedisClient> {
 impl RedisStore<RedisClient> {
     /// Returns a client of the overrides at run time that are in this Redis.
     pub(crate) fn override_store(&self, replica: String) -> OverrideStore {
-        let client = self.transport();
-        OverrideStore::new(|key| client.side_connection(key), self.shared.encoder.prefix(), replica)
+        let (context, topology) = self.transport().parts();
+        let connect = |key: &str| SideConnection::new(context, topology, key);
+        OverrideStore::new(connect, self.shared.encoder.prefix(), replica)
     }
 }
 

@@ -72,7 +72,8 @@ fn a_write_without_the_token_is_rejected() {
     let wrong = files.path().join("token").display().to_string();
     let (with, _) = serving(&[]);
     let without = Tidegate::policy(FIVE_A_DAY, &[]);
-    for path in ["/reset?domain=edge&descriptor=client=a", "/switch?target=edge&to=deny", "/undo"] {
+    for path in ["/reset?domain=edge&descriptor=client=a", "/override?target=edge&mode=deny&for=9"]
+    {
         assert_eq!(http::post(with.port("debug"), path, "").status, 401, "{path}");
         assert_eq!(order(with.port("debug"), path, "wrong").status, 401, "{path}");
         assert_eq!(order(without.port("debug"), path, TOKEN).status, 403, "{path}");
@@ -103,13 +104,14 @@ fn a_switch_overrides_a_rule_until_it_is_undone() {
     to("20%");
     assert_eq!(asked(&serving, "bob"), 200);
     assert_eq!(asked(&serving, "bob"), 429);
-    assert!(http::get(debug, "/switches").body.contains("edge.client: 20%"));
+    assert!(http::get(debug, "/overrides").body.contains("edge rule edge.client: scale 20%"));
     to("undo");
     assert_eq!(asked(&serving, "bob"), 200);
     assert_eq!(asked(&serving, "ann"), 429, "what was counted before stays counted");
-    assert_eq!(http::get(debug, "/switches").body, "no switch is set\n");
-    for wrong in ["target=edgy&to=deny", "target=edge&to=101%25", "target=edge&to=deny&for=-1"] {
-        assert_eq!(order(debug, &format!("/switch?{wrong}"), TOKEN).status, 400, "{wrong}");
+    assert!(http::get(debug, "/overrides").body.starts_with("no override is set"));
+    for wrong in ["edgy&mode=deny&for=9", "edge&scale=101%25&for=9", "edge&mode=deny&for=-1"] {
+        let path = format!("/override?target={wrong}");
+        assert_eq!(order(debug, &path, TOKEN).status, 400, "{wrong}");
     }
 }
 
@@ -120,34 +122,42 @@ fn a_switch_says_what_it_did_and_expires() {
     let side = ["--debug", &debug.to_string(), "--debug-token-file", &token];
     let switch = |arguments: &[&str]| run(&[&["switch", "edge"], arguments, &side].concat());
     let out = switch(&["deny", "--for", "1"]).with_code(0).out;
-    assert_eq!(out, "edge: deny on this replica, for 1 s or until it is undone\n");
+    assert!(out.starts_with("edge: deny, until 2") && out.contains("; in force on this"), "{out}");
     assert_eq!(asked(&serving, "ann"), 429);
     until("the switch to expire", || (asked(&serving, "ann") == 200).then_some(()));
     let out = switch(&["deny"]).with_code(0).out;
-    assert_eq!(out, "edge: deny on this replica, until it is undone or the process ends\n");
-    assert_eq!(switch(&["undo"]).with_code(0).out, "1 removed on this replica\n");
-    assert!(switch(&["undo"]).with_code(69).err.contains("no switch is set on edge"));
+    assert!(out.starts_with("edge: deny, permanent; in force on this replica"), "{out}");
+    assert!(switch(&["undo"]).with_code(0).out.starts_with("1 deleted"));
+    assert!(switch(&["undo"]).with_code(69).err.contains("no such override is set on edge"));
     assert!(switch(&["undo", "--for", "5"]).with_code(64).err.contains("--for"));
 }
 
 #[test]
-fn a_reload_keeps_switches_whose_target_still_exists() {
+fn a_reload_keeps_overrides_and_lists_those_without_a_target_as_unmatched() {
     let (serving, _) = serving(&[]);
     let debug = serving.port("debug");
     for target in ["edge", "edge.client"] {
-        let path = format!("/switch?target={target}&to=deny");
+        let path = format!("/override?target={target}&mode=deny&permanent=true");
         assert_eq!(order(debug, &path, TOKEN).status, 200);
     }
     let policy = serving.directory().join("policy.yaml");
     fs::write(&policy, FIVE_A_DAY.replace("requests_per_unit: 5", "requests_per_unit: 6")).unwrap();
     serving.logged_in_time("policy reloaded");
-    let listed = "edge: deny\nedge.client: deny\n";
-    assert_eq!(http::get(debug, "/switches").body, listed);
+    let lines = || -> Vec<String> {
+        let text = http::get(debug, "/overrides").body;
+        text.lines().skip(1).map(str::to_owned).collect()
+    };
+    let listed = ["edge rule edge.client: deny, permanent", "edge: deny, permanent"];
+    assert_eq!(lines(), listed);
     assert_eq!(asked(&serving, "ann"), 429);
     fs::write(&policy, FIVE_A_DAY.replace("key: client", "key: customer")).unwrap();
-    let removed = serving.logged_in_time("switch removed");
-    assert_eq!(removed["target"], "edge.client");
-    assert_eq!(http::get(debug, "/switches").body, "edge: deny\n");
+    until("the rule to be gone", || {
+        let listed = lines();
+        (listed[0].ends_with("(unmatched: the policy lacks the target)")
+            && !listed[1].contains("unmatched"))
+        .then_some(())
+    });
+    assert!(serving.log().contains("\"kind\":\"unmatched\""), "{}", serving.log());
 }
 
 const EVERY_KIND: &str = "
@@ -201,12 +211,9 @@ fn a_reset_that_changes_nothing_says_so_in_the_log_the_answer_and_the_command() 
     assert!(!serving.log().contains("ann"), "the log has no values of descriptors");
     assert_eq!(asked(&serving, "ann"), 200);
     // A switch hides neither the counter nor what a reset does to it.
-    for to in ["deny", "allow", "20%25", "shadow"] {
-        assert_eq!(
-            order(serving.port("debug"), &format!("/switch?target=edge.client&to={to}"), TOKEN)
-                .status,
-            200
-        );
+    for to in ["mode=deny", "mode=unlimited", "scale=100%25", "mode=shadow"] {
+        let path = format!("/override?target=edge.client&{to}&permanent=true");
+        assert_eq!(order(serving.port("debug"), &path, TOKEN).status, 200);
     }
     let ran = reset("edge", "client=ann").with_code(0);
     assert!(ran.out.starts_with("edge.client (daily): 5 of 5 left"), "{}", ran.out);
@@ -222,13 +229,14 @@ fn the_token_scheme_is_case_insensitive_and_a_missing_token_file_says_so() {
     let debug = serving.port("debug");
     for scheme in ["bearer", "BEARER"] {
         let head = "Host: x\r\nConnection: close\r\nContent-Length: 0";
-        let line =
-            format!("POST /undo HTTP/1.1\r\n{head}\r\nAuthorization: {scheme} {TOKEN}\r\n\r\n");
+        let line = format!(
+            "POST /override/delete?kind=mode HTTP/1.1\r\n{head}\r\nAuthorization: {scheme} {TOKEN}\r\n\r\n"
+        );
         assert_eq!(http::send(debug, &line).status, 200, "{scheme}");
     }
     fs::remove_file(&token).unwrap();
     serving.logged_in_time("cannot read the debug token file");
-    let reply = order(debug, "/undo", TOKEN);
+    let reply = order(debug, "/override/delete?kind=mode", TOKEN);
     assert_eq!(reply.status, 503);
     assert!(reply.body.contains("--debug-token-file"), "{}", reply.body);
 }
@@ -250,12 +258,12 @@ fn a_switch_that_is_set_again_replaces_the_former_one() {
     let (serving, _) = serving(&[]);
     let debug = serving.port("debug");
     // A second one beside it would come back into force when the later one expires.
-    for to in ["to=deny", "to=allow&for=1"] {
-        let reply = order(debug, &format!("/switch?target=edge.client&{to}"), TOKEN);
+    for to in ["mode=deny&permanent=true", "mode=unlimited&for=1"] {
+        let reply = order(debug, &format!("/override?target=edge.client&{to}"), TOKEN);
         assert_eq!(reply.status, 200, "{to}");
     }
     until("the switch to expire", || {
-        (http::get(debug, "/switches").body == "no switch is set\n").then_some(())
+        http::get(debug, "/overrides").body.starts_with("no override is set").then_some(())
     });
     assert_eq!(asked(&serving, "ann"), 200);
 }

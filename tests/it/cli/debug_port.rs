@@ -61,7 +61,7 @@ fn policy_route_lists_rules_with_file_line_and_switches() {
         ["name", "requests_per_unit", "unit", "algorithm", "capacity"].map(|key| &limit[key]);
     assert_eq!(serde_json::json!(told), serde_json::json!(["daily", 5, "year", "fixed_window", 5]));
     assert_eq!(limit["counter_of"], serde_json::json!(["client"]));
-    assert_eq!(with_token(&serving, "POST", "/switch?target=edge&to=deny").status, 200);
+    assert_eq!(with_token(&serving, "POST", "/override?target=edge&mode=deny&for=60").status, 200);
     let switched = json(&serving, "/policy?search=CLIENT");
     assert_eq!(switched["rules"][0]["switched"], serde_json::json!(["deny"]));
     assert_eq!(switched["rules"][0]["limits"][0]["capacity"], 0);
@@ -179,7 +179,7 @@ fn every_path_and_field_is_documented() {
     for _ in 0..6 {
         asked(&serving, "ann");
     }
-    assert_eq!(with_token(&serving, "POST", "/switch?target=edge&to=deny").status, 200);
+    assert_eq!(with_token(&serving, "POST", "/override?target=edge&mode=deny&for=60").status, 200);
     let mut found = BTreeSet::new();
     for path in ["/policy", "/top", "/now", "/try?domain=edge&descriptor=client=ann"] {
         fields(&json(&serving, path), &mut found);

@@ -77,7 +77,9 @@ fn leave_store_simulates_an_outage() {
     order("/leave-store");
     assert_eq!(asked(&serving, "ann"), 200);
     assert_eq!(metric(&serving, "degraded_rehearsed_calls_total"), 1);
-    assert!(http::get(serving.port("debug"), "/switches").body.contains("(store): away"));
+    assert!(
+        http::get(serving.port("debug"), "/overrides").body.contains("Redis is disabled by hand")
+    );
     order("/return-to-store");
     assert_eq!(asked(&serving, "ann"), 200);
     assert_eq!(metric(&serving, "degraded_rehearsed_calls_total"), 1);

@@ -192,19 +192,19 @@ fn a_quota_descriptor_whose_call_another_one_admits_is_not_listed_as_rejected() 
 #[test]
 fn a_switch_is_shown_beside_the_numbers_of_its_rule_until_it_ends() {
     let rows = [
-        ("edge.hard", "shadow", 200, 1),
-        ("edge", "shadow", 200, 1),
-        ("edge.hard", "allow", 200, 0),
-        ("edge.hard", "deny", 429, 0),
-        ("edge", "20%25", 429, 0),
+        ("edge.hard", "mode=shadow", 200, 1),
+        ("edge", "mode=shadow", 200, 1),
+        ("edge.hard", "mode=unlimited", 200, 0),
+        ("edge.hard", "mode=deny", 429, 0),
+        ("edge", "scale=20%25", 429, 0),
     ];
     for (target, to, status, counted) in rows {
         let serving = serving(&[], &[]);
         assert_eq!(ask(&serving, &["hard"]), 200);
-        order(&serving, &format!("/switch?target={target}&to={to}&for=600"));
-        let to = to.replace("%25", "%");
-        let line = serving.logged("switch set").expect("it is logged");
-        assert_eq!((&line["level"], &line["switch"]), (&"WARN".into(), &(*to).into()));
+        order(&serving, &format!("/override?target={target}&{to}&for=600"));
+        let to = to.replace("%25", "%").replace("mode=", "").replace('=', " ");
+        let line = serving.logged("override changed").expect("it is logged");
+        assert_eq!((&line["level"], &line["change"]), (&"WARN".into(), &(*to).into()));
         assert!(line["effect"].as_str().is_some_and(|effect| effect.len() > 20), "{line}");
         assert_eq!(ask(&serving, &["hard"]), status, "{target} {to}");
         assert_eq!(would_be_rejected(&serving), counted, "{target} {to}");
@@ -233,7 +233,7 @@ fn a_switch_is_shown_beside_the_numbers_of_its_rule_until_it_ends() {
         assert!(get("/counter?domain=edge&descriptor=hard=ann").contains("0 of 1 left"));
         let modes = rule_now(&serving, "hard")["modes"].clone();
         assert_eq!(modes, json!([format!("switched: {to}")]));
-        order(&serving, "/undo");
+        order(&serving, &format!("/override/delete?target={target}"));
         assert_eq!(page(&serving, "/now")["modes"]["switches"], json!([]));
         assert!(!get("/rlconfig").contains("switched"));
         assert_eq!((ask(&serving, &["hard"]), metric(&serving, "overrides")), (429, 0));
@@ -244,10 +244,9 @@ fn a_switch_is_shown_beside_the_numbers_of_its_rule_until_it_ends() {
 fn what_was_rejected_before_and_after_a_switch_keeps_its_own_number() {
     let serving = serving(&[], &[]);
     assert_eq!([(); 3].map(|()| ask(&serving, &["hard"])), [200, 429, 429]);
-    order(&serving, "/switch?target=edge.hard&to=shadow&for=1");
+    order(&serving, "/override?target=edge.hard&mode=shadow&for=1");
     assert_eq!(ask(&serving, &["hard"]), 200);
-    let line = serving.logged_in_time("switch removed");
-    assert_eq!(line["reason"], "expired");
+    until("its end", || serving.log().contains("\"kind\":\"ended\"").then_some(()));
     assert_eq!(ask(&serving, &["hard"]), 429);
     assert_eq!(top(&serving, false), [("edge.hard".to_owned(), 3)]);
     assert_eq!(top(&serving, true), [("edge.hard".to_owned(), 1)]);

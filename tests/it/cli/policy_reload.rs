@@ -189,7 +189,7 @@ fn a_fifo_in_place_of_a_file_blocks_nothing() {
     serving.logged_in_time("cannot read the debug token file");
     serving.logged_in_time("cannot read the Redis password file");
     for _ in 0..4 {
-        assert_eq!(post(serving.port("debug"), "/undo", "").status, 503);
+        assert_eq!(post(serving.port("debug"), "/override/delete?kind=mode", "").status, 503);
     }
     assert_eq!(get(serving.port("http"), "/healthz").status, 200);
     assert!(serving.ask("ann").contains("4 left"));

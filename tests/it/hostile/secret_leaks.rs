@@ -19,7 +19,7 @@ fn pages(serving: &Tidegate) -> String {
     };
     let public = ["/", "/healthz", "/readyz", "/healthcheck", "/metrics", "/json"];
     let debug =
-        ["/", "/rlconfig", "/config", "/policy", "/counter", "/switches", "/pprof", "/none"];
+        ["/", "/rlconfig", "/config", "/policy", "/counter", "/overrides", "/pprof", "/none"];
     let explained = "/explain?domain=edge&descriptor=client%3Dann";
     let texts = [
         of(serving.port("http"), &public),

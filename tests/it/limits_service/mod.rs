@@ -6,4 +6,5 @@ mod batches;
 mod counters;
 mod holds;
 pub(crate) mod messages;
+mod overrides;
 mod permissions;

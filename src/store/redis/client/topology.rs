@@ -15,7 +15,6 @@ use super::info_poll::poll_info;
 use super::node::Node;
 use super::node_stats::NodeReport;
 use super::sentinel::follow_master;
-use super::side_connection::SideConnection;
 use super::single_master::SingleMaster;
 use super::slot_refresh::refresh_slot_table;
 use super::transport::{NodeRequests, PendingCalls, Transport};
@@ -128,9 +127,9 @@ impl RedisClient {
         master.into_iter().chain(addresses).collect::<Vec<_>>().join(",")
     }
 
-    /// Returns a connection for commands to `key` that are not on the path of a request.
-    pub(crate) fn side_connection(&self, key: &str) -> SideConnection {
-        SideConnection::new(&self.context, &self.topology, key)
+    /// Returns what connections beside those for script calls need.
+    pub(crate) fn parts(&self) -> (&Arc<ClientContext>, &Arc<Topology>) {
+        (&self.context, &self.topology)
     }
 
     fn cluster(&self) -> Option<&Cluster> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::app::operator_overrides::OperatorOverrides;
+use super::OperatorOverrides;
 use crate::telemetry::{
     MetricFamily, MetricSource, counter, emit_series, emit_table, gauge, metrics,
 };
