@@ -103,6 +103,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_list_of_keys_has_a_default_and_rejects_other_words() {
+        assert_eq!(parse_top_query(None), Ok((TopBy::Rejected, Scope::All)));
+        let query = parse_top_query(Some("by=near&scope=replica"));
+        assert_eq!(query, Ok((TopBy::Near, Scope::Replica)));
+        for bad in ["by=most", "scope=10.0.0.1:6070", "by=used&by=near", "peers=10.0.0.1"] {
+            assert!(parse_top_query(Some(bad)).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn a_policy_query_is_parsed_and_an_invalid_one_rejected() {
         let query = parse_policy_query(Some("search=Token&most=5")).unwrap();
         assert_eq!(query, PolicyQuery { search: Some("Token".into()), rules_max: 5 });

@@ -54,12 +54,14 @@ pub(crate) type PeerAnswers = Arc<[PeerAnswer]>;
 /// Latest answers to a question and the time at which it was asked; locked while peers are asked.
 type Round = Arc<tokio::sync::Mutex<Option<(Instant, PeerAnswers)>>>;
 
+/// Addresses of an entry of `--peers`, or why it has none.
+type Resolved = Result<Vec<SocketAddr>, String>;
+
 /// Replicas that `--peers` names.
 pub(crate) struct Peers {
     /// Random number of this process, which tells its own answer from those of others.
     pub(crate) instance: u64,
-    /// Addresses of each entry, or why it has none.
-    known: Lock<BTreeMap<(String, u16), Result<Vec<SocketAddr>, String>>>,
+    known: Lock<BTreeMap<(String, u16), Resolved>>,
     rounds: Lock<HashMap<&'static str, Round>>,
 }
 

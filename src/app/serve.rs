@@ -104,7 +104,6 @@ async fn run(
     let outage = Arc::new(StoreOutage::default());
     let base = settings.overrides.clone();
     let base = base.map(|path| base_file::watch(path, Arc::clone(&overrides))).transpose()?;
-    let token = settings.debug_token_file.clone().map(admin_actions::watch_token).transpose()?;
     let rate_limit = rate_limit_service(&decider, &overrides, settings, response_config);
     let health = Health::default();
 
@@ -122,7 +121,7 @@ async fn run(
         overrides: Arc::clone(&overrides),
         outage: Arc::clone(&outage),
         log_level: Arc::clone(&log_level),
-        token,
+        token: settings.debug_token_file.clone().map(admin_actions::watch_token).transpose()?,
         peers: Peers::start(&settings.peers),
         rates: RateSampler::default(),
     };

@@ -481,6 +481,20 @@ mod tests {
     }
 
     #[test]
+    fn peers_are_at_most_64_entries_with_a_port() {
+        let entry = |host: &str| (host.to_owned(), 6_070);
+        let parsed = parse_peers("tidegate-headless:6070, [::1]:6070,");
+        assert_eq!(parsed, Ok(vec![entry("tidegate-headless"), entry("::1")]));
+        assert_eq!(parse_peers(""), Ok(Vec::new()));
+        for bad in ["a", "http://a:1", "a:1/x", "u:p@a:1", "a:99999"] {
+            assert!(parse_peers(bad).is_err(), "{bad}");
+        }
+        let many = |count| "a:1,".repeat(count);
+        assert!(parse_peers(&many(PEERS_MAX)).is_ok());
+        assert!(parse_peers(&many(PEERS_MAX + 1)).is_err());
+    }
+
+    #[test]
     fn an_error_names_the_bounds() {
         assert_eq!(number_parser::<u16>(1, 9)("0"), Err("must be from 1 to 9".to_owned()));
         assert!(duration_parser(1, 1_000)("2s").unwrap_err().contains("from 1ms to 1s"));

@@ -16,16 +16,16 @@ use crate::support::redis_server::{Server, free_port};
 use crate::support::tidegate_process::{Tidegate, run};
 use crate::support::wait::until;
 
-const HUNDRED: &str = "
+const TWENTY: &str = "
 domain: edge
 descriptors:
   - key: client
-    rate_limit: {name: hundred, unit: year, requests_per_unit: 100}
+    rate_limit: {name: twenty, unit: year, requests_per_unit: 20}
 ";
 
-/// Calls that a limit of a hundred admits, and of which a call on is near it.
-const LIMIT: u64 = 100;
-const NEAR_FROM: u64 = 80;
+/// Calls that the limit admits, and the first of them that is near it.
+const LIMIT: u64 = 20;
+const NEAR_FROM: u64 = 16;
 
 fn call(replica: &Tidegate, client: &str) -> u16 {
     let body = format!(
@@ -162,7 +162,7 @@ fn assert_all_lists(fleet: &[Tidegate; 3], calls: &HashMap<String, [u64; 3]>, sh
 #[test]
 fn any_replica_lists_the_keys_of_all_with_counters_in_memory() {
     let _turn = heavy::blocking_turn();
-    let fleet = fleet(|arguments| Tidegate::policy(HUNDRED, arguments));
+    let fleet = fleet(|arguments| Tidegate::policy(TWENTY, arguments));
     fleet.iter().for_each(|replica| drop(wait_for_peers(replica, 2)));
     let calls = send_skewed(&fleet);
     assert_all_lists(&fleet, &calls, false);
@@ -171,7 +171,7 @@ fn any_replica_lists_the_keys_of_all_with_counters_in_memory() {
     assert!(out.starts_with("used in the last 10 s, 3 of 3 replicas\n"), "{out}");
     let debug = fleet[0].port("debug").to_string();
     let out = run(&["top", "--window", "last_day", "--debug", &debug]).with_code(0).out;
-    assert!(out.contains("\nedge.client hundred: ") && out.contains("client=c1 "), "{out}");
+    assert!(out.contains("\nedge.client twenty: ") && out.contains("client=c1 "), "{out}");
     let json = run(&["top", "--by", "near", "--json", "--debug", &debug]).with_code(0).out;
     assert_eq!(serde_json::from_str::<Value>(&json).expect("JSON")["by"], "near");
 }
@@ -180,7 +180,9 @@ fn any_replica_lists_the_keys_of_all_with_counters_in_memory() {
 fn any_replica_lists_the_keys_of_all_with_counters_in_redis() {
     let _turn = heavy::blocking_turn();
     let server = Server::start(&[]);
-    let fleet = fleet(|arguments| Tidegate::on_redis(&server, HUNDRED, arguments));
+    let url = format!("127.0.0.1:{}", server.port);
+    let redis = ["--redis-url", &url, "--store-budget", "5s"];
+    let fleet = fleet(|arguments| Tidegate::policy(TWENTY, &[arguments, &redis].concat()));
     fleet.iter().for_each(|replica| drop(wait_for_peers(replica, 2)));
     let calls = send_skewed(&fleet);
     assert_all_lists(&fleet, &calls, true);
@@ -189,7 +191,7 @@ fn any_replica_lists_the_keys_of_all_with_counters_in_redis() {
 #[test]
 fn a_frozen_replica_is_named_and_the_others_answer() {
     let _turn = heavy::blocking_turn();
-    let fleet = fleet(|arguments| Tidegate::policy(HUNDRED, arguments));
+    let fleet = fleet(|arguments| Tidegate::policy(TWENTY, arguments));
     wait_for_peers(&fleet[0], 2);
     (0..=LIMIT).for_each(|_| drop(call(&fleet[1], "ann")));
     fleet[2].signal("STOP");
@@ -279,16 +281,15 @@ fn a_hostile_peer_costs_only_its_own_answer() {
         .map(|(answer, reason)| (fake_peer(answer).0.to_string(), reason.to_owned()))
         .unzip();
     let serving =
-        Tidegate::policy(HUNDRED, &["--peers", &format!("{},no.such.invalid:1", peers.join(","))]);
-    let answer = until("all peers to be asked", || {
-        let answer = top(&serving, "");
-        (failures(&answer).len() > peers.len()).then_some(answer)
+        Tidegate::policy(TWENTY, &["--peers", &format!("{},no.such.invalid:1", peers.join(","))]);
+    let expected: HashMap<_, _> = peers.into_iter().zip(reasons).collect();
+    // A busy machine may not send a mebibyte in time; the next round asks again.
+    until("each peer's own reason", || {
+        let mut failures: HashMap<_, _> = failures(&top(&serving, "")).into_iter().collect();
+        let unresolved = failures.remove("no.such.invalid:1");
+        let is_unresolved = |reason: String| reason.contains("lookup");
+        (failures == expected && unresolved.is_some_and(is_unresolved)).then_some(())
     });
-    let failures: HashMap<_, _> = failures(&answer).into_iter().collect();
-    for (peer, reason) in peers.iter().zip(&reasons) {
-        assert_eq!(failures[peer], *reason, "{failures:?}");
-    }
-    assert!(failures["no.such.invalid:1"].starts_with("cannot be resolved: "), "{failures:?}");
     assert_eq!(trapped.lock().unwrap().len(), 0, "redirects are not followed");
 }
 
@@ -299,7 +300,7 @@ fn a_question_is_not_passed_on_and_its_answer_is_shared() {
     let [first, second] = [free_port(), free_port()];
     let peers = format!("127.0.0.1:{first},127.0.0.1:{second},{fake}");
     let replicas = [first, second].map(|port| {
-        Tidegate::policy(HUNDRED, &["--debug-port", &port.to_string(), "--peers", &peers])
+        Tidegate::policy(TWENTY, &["--debug-port", &port.to_string(), "--peers", &peers])
     });
     until("the second replica to know its peers", || {
         (top(&replicas[1], "?by=used")["replicas"].as_array().unwrap().len() == 3).then_some(())
@@ -328,7 +329,7 @@ fn a_question_is_not_passed_on_and_its_answer_is_shared() {
 #[test]
 fn a_request_cannot_choose_whom_the_replica_asks() {
     let (trap, trapped) = fake_peer(|_| {});
-    let serving = Tidegate::policy(HUNDRED, &["--debug-host", "0.0.0.0"]);
+    let serving = Tidegate::policy(TWENTY, &["--debug-host", "0.0.0.0"]);
     let debug = SocketAddr::from(([127, 0, 0, 1], serving.port("debug").port()));
     for query in ["peers=", "scope=", "by=", "host=", "replica="] {
         assert_eq!(http::get(debug, &format!("/top?{query}{trap}")).status, 400, "{query}");
@@ -347,7 +348,7 @@ fn hashed_values_leak_in_no_list_of_any_replica() {
     let [first, second] = [free_port(), free_port()];
     let peers = format!("127.0.0.1:{first},127.0.0.1:{second}");
     let replicas = [first, second].map(|port| {
-        Tidegate::policy(HUNDRED, &["--debug-port", &port.to_string(), "--peers", &peers])
+        Tidegate::policy(TWENTY, &["--debug-port", &port.to_string(), "--peers", &peers])
     });
     wait_for_peers(&replicas[0], 1);
     (0..=LIMIT).for_each(|_| drop(call(&replicas[1], "secret-name")));
