@@ -577,6 +577,35 @@ class Modes(unittest.TestCase):
         until("the limit is back", lambda: service.call([("api_token", "ann")]) == "OVER_LIMIT")
         self.shown("#overrides", "Nothing is changed by hand")
 
+    def test_a_customer_whose_value_is_hashed_is_found_by_the_descriptor_that_is_typed(self):
+        service = self.serve("--top-values", "hashed")
+        self.spend(service, ("api_token", "ann"))
+        self.shown("#limited-note", "Values are hashed.")
+        self.browser.click("#groups .key button")
+        self.shown("#key-note", "The list has only a part of this key. Complete its values, and look it up.")
+        self.browser.fill("#key-text", "api_token=ann")
+        self.browser.click("#lookup button")
+        self.shown("#counter", "counted 5 of 5 (per-token)")
+        self.shown("#detail-facts", "Key, last hour\n7 rejected")
+        self.browser.fill("#token", TOKEN)
+        self.browser.click("#reset")
+        self.shown("#acted", "Done: ")
+        self.assertEqual(service.call([("api_token", "ann")]), "OK")
+
+    def test_a_limit_of_a_rule_with_several_is_chosen_by_its_name(self):
+        service = self.serve()
+        self.browser.open("about:blank")
+        self.browser.open(service.page(domain="edge", rule="edge.tenant"))
+        self.shown("#detail", "a-day: 5,000 per day")
+        choose = "const node = document.querySelector(arguments[0]); node.value = arguments[1]; node.dispatchEvent(new Event('change'))"
+        self.browser.run(choose, "#change", "limit")
+        self.browser.run(choose, "#limit-name", "a-day")
+        self.browser.fill("#number", "7")
+        self.browser.fill("#token", TOKEN)
+        self.browser.click("#set")
+        self.shown("#detail-overrides", "edge.tenant: a-day: limit 7, until ")
+        self.assertEqual([service.call([("tenant", "a")], hits=hits) for hits in (7, 1)], ["OK", "OVER_LIMIT"])
+
     def test_without_redis_counters_are_not_called_shared(self):
         self.serve("--redis-url", "127.0.0.1:1", "--store-budget", "1s")
         self.shown("#modes", "A call that Redis does not decide follows its rule’s on_store_failure")
