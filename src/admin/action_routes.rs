@@ -37,11 +37,7 @@ pub(super) fn action_routes<B: Backend>() -> Router<Arc<B>> {
             Ok::<_, AuthError>(respond(result, text_response))
         };
     let overrides = async |State(backend): State<Arc<B>>, RawQuery(query): RawQuery| {
-        match parse_list_overrides(query.as_deref()) {
-            Ok((after, true)) => json_response(backend.overrides(&after, true)),
-            Ok((after, false)) => text_response(backend.overrides(&after, false)),
-            Err(reason) => error_response(StatusCode::BAD_REQUEST, &reason),
-        }
+        list_overrides(&*backend, query.as_deref())
     };
     Router::new()
         .route("/overrides", get(overrides))
@@ -52,18 +48,6 @@ pub(super) fn action_routes<B: Backend>() -> Router<Arc<B>> {
         .route("/return-to-store", action(|_| Ok(AdminAction::EnableStore)))
         .route("/counter", get(counter))
         .route("/reset", post(reset))
-}
-
-/// Returns the id after which to list overrides, and whether to list them as JSON.
-fn parse_list_overrides(query: Option<&str>) -> Result<(String, bool), String> {
-    let usage = "usage: optionally after=ID&format=text|json";
-    let query = Query::parse(query, &["after", "format"], &[], usage)?;
-    let after = query.value("after").unwrap_or_default().to_owned();
-    match query.value("format") {
-        None | Some("text") => Ok((after, false)),
-        Some("json") => Ok((after, true)),
-        Some(_) => Err(usage.to_owned()),
-    }
 }
 
 /// Builds a POST route for an action that `parse` reads from the query.
@@ -133,6 +117,20 @@ fn parse_parameters<'a>(
     match names.iter().find(|name| query.values(name).any(str::is_empty)) {
         Some(name) => Err(format!("{name}= is empty; {usage}")),
         None => Ok(query),
+    }
+}
+
+fn list_overrides(backend: &impl Backend, query: Option<&str>) -> Response {
+    let usage = "usage: optionally after=ID&format=text|json";
+    let query = match Query::parse(query, &["after", "format"], &[], usage) {
+        Ok(query) => query,
+        Err(reason) => return error_response(StatusCode::BAD_REQUEST, &reason),
+    };
+    let after = query.value("after").unwrap_or_default();
+    match query.value("format") {
+        None | Some("text") => text_response(backend.overrides(after, false)),
+        Some("json") => json_response(backend.overrides(after, true)),
+        Some(_) => error_response(StatusCode::BAD_REQUEST, usage),
     }
 }
 
