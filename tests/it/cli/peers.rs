@@ -1,6 +1,8 @@
 //! Replicas that answer for each other: `/top` over all of them, and peers that are frozen, hostile, or
 //! listed twice.
 
+#![allow(clippy::disallowed_methods, reason = "a frozen replica must not hold up the answer")]
+
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -250,7 +252,8 @@ fn a_hostile_peer_costs_only_its_own_answer() {
     let (trap, trapped) = fake_peer(|_| {});
     static TRAP: Mutex<Option<SocketAddr>> = Mutex::new(None);
     *TRAP.lock().unwrap() = Some(trap);
-    let hostile: [(fn(&mut TcpStream), &str); 8] = [
+    type Answers = fn(&mut TcpStream);
+    let hostile: [(Answers, &str); 8] = [
         (
             |stream| {
                 let _ = stream.write_all(format!("HTTP/1.1 {REPLICA}\r\n\r\n").as_bytes());

@@ -82,8 +82,10 @@ descriptors:
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "a table of cases")]
 fn the_most_specific_override_of_each_kind_applies() {
-    let table: &[(&[&str], &[(&str, &str)])] = &[
+    type Overrides<'a> = &'a [&'a str];
+    let table: &[(Overrides<'_>, &[(&str, &str)])] = &[
         // One customer, one rule, one domain.
         (
             &[r#""descriptor":"user=ann","limit":500"#],

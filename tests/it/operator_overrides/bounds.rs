@@ -1,5 +1,7 @@
 //! Bounds of overrides, and what many of them cost.
 
+#![allow(clippy::disallowed_methods, reason = "prints how long changes take")]
+
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -52,6 +54,7 @@ fn the_100_001st_override_is_refused() {
 /// Prints what 100,000 overrides cost: memory, the time until a second replica follows, and CPU while idle.
 #[test]
 #[ignore = "prints figures"]
+#[allow(clippy::too_many_lines, reason = "one run, from its start to its end")]
 fn figures_of_100_000_overrides() {
     let write = LUA_FILES.iter().find(|(path, _)| *path == "override_write.lua").unwrap().1;
     let server = Server::start(&[]);

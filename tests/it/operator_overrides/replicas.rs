@@ -7,8 +7,8 @@ use crate::support::tidegate_process::metric;
 fn an_override_set_once_holds_on_all_replicas_until_its_end_and_keeps_the_counter() {
     let server = Server::start(&[]);
     let replicas = three_on(&server);
-    for at in 0..3 {
-        assert_eq!(asked(&replicas[at], "ann"), 200);
+    for replica in &replicas {
+        assert_eq!(asked(replica, "ann"), 200);
     }
     let path = "/override?target=edge.client&scale=60%25&for=4&reason=T-1&by=ann";
     let said = order(&replicas[0], path);

@@ -28,9 +28,9 @@ fn overrides_survive_an_emptied_redis_a_rolling_restart_and_a_reload() {
     assert_eq!(before.len(), 3, "an override, a tombstone, and their sums: {before:?}");
     server.ask(&["FLUSHALL"]);
     until("the records to be back", || (records() == before).then_some(()));
-    for at in 0..3 {
-        replicas[at] = replica_on(&server, &[]);
-        assert_eq!(reasons(&replicas[at]), ["kept"], "before its first call");
+    for replica in &mut replicas {
+        *replica = replica_on(&server, &[]);
+        assert_eq!(reasons(replica), ["kept"], "before its first call");
     }
     let policy = replicas[0].directory().join("policy.yaml");
     fs::write(&policy, FIVE_A_DAY.replace("domain: edge", "domain: other")).unwrap();
