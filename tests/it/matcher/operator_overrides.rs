@@ -81,122 +81,124 @@ descriptors:
     )
 }
 
+/// Overrides, and what descriptors meet under them.
+type Case = (&'static [&'static str], &'static [(&'static str, &'static str)]);
+
+const CASES: &[Case] = &[
+    // One customer, one rule, one domain.
+    (
+        &[r#""descriptor":"user=ann","limit":500"#],
+        &[("user=ann", "500"), ("user=bob", "100"), ("tenant=a,user=ann", "10")],
+    ),
+    (&[r#""rule":"d.user","limit":7"#], &[("user=ann", "7"), ("tenant=a,user=b", "10")]),
+    (
+        &[r#""scale":"50%""#],
+        &[("user=ann", "50"), ("tenant=a,user=b", "5"), ("ip=x", "3 500"), ("free=x", "-")],
+    ),
+    // Exact over prefix over catch-all, in any order.
+    (
+        &[
+            r#""descriptor":"user=*","limit":1"#,
+            r#""descriptor":"user=acme-1","limit":3"#,
+            r#""descriptor":"user=acme-*","limit":2"#,
+        ],
+        &[("user=acme-1", "3"), ("user=acme-2", "2"), ("user=other", "1")],
+    ),
+    // Fewer stars, then the longer text before the first one, entry by entry.
+    (
+        &[
+            r#""descriptor":"tenant=a,user=*","limit":1"#,
+            r#""descriptor":"tenant=*,user=ann","limit":2"#,
+            r#""descriptor":"tenant=*,user=*","limit":3"#,
+        ],
+        &[("tenant=a,user=ann", "1"), ("tenant=b,user=ann", "2"), ("tenant=b,user=bob", "3")],
+    ),
+    (
+        &[
+            r#""descriptor":"user=abc*x*","limit":1"#,
+            r#""descriptor":"user=a*","limit":2"#,
+            r#""descriptor":"user=ab*","limit":3"#,
+        ],
+        &[("user=abcx", "3"), ("user=acx", "2"), ("user=bbx", "100")],
+    ),
+    // The later of two of the same specificity; then the greater id.
+    (
+        &[
+            r#""descriptor":"user=*x","limit":1,"set_at":"2026-01-02T00:00:00Z""#,
+            r#""descriptor":"user=*xx","limit":2,"set_at":"2026-01-01T00:00:00Z""#,
+        ],
+        &[("user=xx", "1")],
+    ),
+    (
+        &[r#""descriptor":"user=*x","limit":1"#, r#""descriptor":"user=*xx","limit":2"#],
+        &[("user=xx", "2")],
+    ),
+    // Values before the rule before the domain; kinds are independent.
+    (
+        &[
+            r#""descriptor":"user=ann","limit":500"#,
+            r#""rule":"d.user","limit":40"#,
+            r#""scale":"20%""#,
+        ],
+        &[("user=ann", "100"), ("user=bob", "8"), ("tenant=a,user=ann", "2")],
+    ),
+    (
+        &[
+            r#""descriptor":"user=ann","scale":"10%""#,
+            r#""descriptor":"user=a*","limit":501"#,
+            r#""scale":"50%""#,
+        ],
+        &[("user=ann", "51"), ("user=abe", "251"), ("user=bob", "50")],
+    ),
+    (
+        &[r#""descriptor":"user=ann","mode":"unlimited""#, r#""mode":"shadow""#],
+        &[("user=ann", "-"), ("user=bob", "~100"), ("ip=x", "~5 ~1000")],
+    ),
+    // `deny` wins at any level.
+    (
+        &[r#""descriptor":"user=ann","mode":"unlimited""#, r#""mode":"deny""#],
+        &[("user=ann", "0"), ("user=bob", "0"), ("ip=x", "0 0"), ("free=x", "-")],
+    ),
+    (
+        &[
+            r#""descriptor":"user=ann","mode":"shadow""#,
+            r#""descriptor":"user=*","mode":"deny""#,
+            r#""descriptor":"user=b*","mode":"unlimited""#,
+        ],
+        &[("user=ann", "0"), ("user=bob", "0")],
+    ),
+    // Restricted to a rule, whose values match.
+    (
+        &[
+            r#""rule":"d.user","descriptor":"user=ann","limit":3"#,
+            r#""rule":"d.other","descriptor":"user=bob","limit":4"#,
+            r#""rule":"d.other","descriptor":"user=b*","mode":"deny""#,
+        ],
+        &[("user=ann", "3"), ("user=bob", "100"), ("user=bill", "100")],
+    ),
+    // Exactly these keys.
+    (
+        &[r#""descriptor":"user=*","mode":"deny""#],
+        &[("user=ann", "0"), ("tenant=a,user=ann", "10"), ("ip=x", "5 1000")],
+    ),
+    // On several limits, numbers name one.
+    (
+        &[
+            r#""descriptor":"ip=x","limit_name":"fast","limit":50"#,
+            r#""descriptor":"ip=*","limit_name":"slow","limit":2000"#,
+        ],
+        &[("ip=x", "50 2000"), ("ip=y", "5 2000")],
+    ),
+    (&[r#""rule":"d.user","limit":0"#], &[("user=ann", "0")]),
+    (&[r#""domain":"other","mode":"deny""#], &[("user=ann", "100")]),
+    // An empty value is one value.
+    (&[r#""descriptor":"user=","limit":1"#], &[("user=", "1"), ("user=x", "100")]),
+];
+
 #[test]
-#[allow(clippy::too_many_lines, reason = "a table of cases")]
 fn the_most_specific_override_of_each_kind_applies() {
-    type Overrides<'a> = &'a [&'a str];
-    let table: &[(Overrides<'_>, &[(&str, &str)])] = &[
-        // One customer, one rule, one domain.
-        (
-            &[r#""descriptor":"user=ann","limit":500"#],
-            &[("user=ann", "500"), ("user=bob", "100"), ("tenant=a,user=ann", "10")],
-        ),
-        (&[r#""rule":"d.user","limit":7"#], &[("user=ann", "7"), ("tenant=a,user=b", "10")]),
-        (
-            &[r#""scale":"50%""#],
-            &[("user=ann", "50"), ("tenant=a,user=b", "5"), ("ip=x", "3 500"), ("free=x", "-")],
-        ),
-        // Exact over prefix over catch-all, in any order.
-        (
-            &[
-                r#""descriptor":"user=*","limit":1"#,
-                r#""descriptor":"user=acme-1","limit":3"#,
-                r#""descriptor":"user=acme-*","limit":2"#,
-            ],
-            &[("user=acme-1", "3"), ("user=acme-2", "2"), ("user=other", "1")],
-        ),
-        // Fewer stars, then the longer text before the first one, entry by entry.
-        (
-            &[
-                r#""descriptor":"tenant=a,user=*","limit":1"#,
-                r#""descriptor":"tenant=*,user=ann","limit":2"#,
-                r#""descriptor":"tenant=*,user=*","limit":3"#,
-            ],
-            &[("tenant=a,user=ann", "1"), ("tenant=b,user=ann", "2"), ("tenant=b,user=bob", "3")],
-        ),
-        (
-            &[
-                r#""descriptor":"user=abc*x*","limit":1"#,
-                r#""descriptor":"user=a*","limit":2"#,
-                r#""descriptor":"user=ab*","limit":3"#,
-            ],
-            &[("user=abcx", "3"), ("user=acx", "2"), ("user=bbx", "100")],
-        ),
-        // The later of two of the same specificity; then the greater id.
-        (
-            &[
-                r#""descriptor":"user=*x","limit":1,"set_at":"2026-01-02T00:00:00Z""#,
-                r#""descriptor":"user=*xx","limit":2,"set_at":"2026-01-01T00:00:00Z""#,
-            ],
-            &[("user=xx", "1")],
-        ),
-        (
-            &[r#""descriptor":"user=*x","limit":1"#, r#""descriptor":"user=*xx","limit":2"#],
-            &[("user=xx", "2")],
-        ),
-        // Values before the rule before the domain; kinds are independent.
-        (
-            &[
-                r#""descriptor":"user=ann","limit":500"#,
-                r#""rule":"d.user","limit":40"#,
-                r#""scale":"20%""#,
-            ],
-            &[("user=ann", "100"), ("user=bob", "8"), ("tenant=a,user=ann", "2")],
-        ),
-        (
-            &[
-                r#""descriptor":"user=ann","scale":"10%""#,
-                r#""descriptor":"user=a*","limit":501"#,
-                r#""scale":"50%""#,
-            ],
-            &[("user=ann", "51"), ("user=abe", "251"), ("user=bob", "50")],
-        ),
-        (
-            &[r#""descriptor":"user=ann","mode":"unlimited""#, r#""mode":"shadow""#],
-            &[("user=ann", "-"), ("user=bob", "~100"), ("ip=x", "~5 ~1000")],
-        ),
-        // `deny` wins at any level.
-        (
-            &[r#""descriptor":"user=ann","mode":"unlimited""#, r#""mode":"deny""#],
-            &[("user=ann", "0"), ("user=bob", "0"), ("ip=x", "0 0"), ("free=x", "-")],
-        ),
-        (
-            &[
-                r#""descriptor":"user=ann","mode":"shadow""#,
-                r#""descriptor":"user=*","mode":"deny""#,
-                r#""descriptor":"user=b*","mode":"unlimited""#,
-            ],
-            &[("user=ann", "0"), ("user=bob", "0")],
-        ),
-        // Restricted to a rule, whose values match.
-        (
-            &[
-                r#""rule":"d.user","descriptor":"user=ann","limit":3"#,
-                r#""rule":"d.other","descriptor":"user=bob","limit":4"#,
-                r#""rule":"d.other","descriptor":"user=b*","mode":"deny""#,
-            ],
-            &[("user=ann", "3"), ("user=bob", "100"), ("user=bill", "100")],
-        ),
-        // Exactly these keys.
-        (
-            &[r#""descriptor":"user=*","mode":"deny""#],
-            &[("user=ann", "0"), ("tenant=a,user=ann", "10"), ("ip=x", "5 1000")],
-        ),
-        // On several limits, numbers name one.
-        (
-            &[
-                r#""descriptor":"ip=x","limit_name":"fast","limit":50"#,
-                r#""descriptor":"ip=*","limit_name":"slow","limit":2000"#,
-            ],
-            &[("ip=x", "50 2000"), ("ip=y", "5 2000")],
-        ),
-        (&[r#""rule":"d.user","limit":0"#], &[("user=ann", "0")]),
-        (&[r#""domain":"other","mode":"deny""#], &[("user=ann", "100")]),
-        // An empty value is one value.
-        (&[r#""descriptor":"user=","limit":1"#], &[("user=", "1"), ("user=x", "100")]),
-    ];
     let written = written();
-    for (overrides, expected) in table {
+    for (overrides, expected) in CASES {
         let policy = with(&written, overrides);
         for (descriptor, shown) in *expected {
             assert_eq!(checks(&policy, descriptor), *shown, "{descriptor} under {overrides:?}");
