@@ -19,7 +19,6 @@ mod log_level;
 mod operator_overrides;
 mod page_data;
 mod rates;
-mod store_outage;
 mod try_request;
 
 mod admin_client;
