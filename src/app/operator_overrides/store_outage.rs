@@ -7,12 +7,12 @@ use crate::limiter::redis_stack::RedisStack;
 
 /// End of the simulated outage of Redis, if there is one with an end.
 #[derive(Debug, Default)]
-pub(in crate::app) struct StoreOutage(Lock<Option<Instant>>);
+pub(crate) struct StoreOutage(Lock<Option<Instant>>);
 
 impl StoreOutage {
     /// Makes the service act as if Redis were unavailable, for `lifetime` or, if that is `None`, until
     /// [`end`](Self::end) is called.
-    pub(in crate::app) fn start(
+    pub(crate) fn start(
         &self,
         redis: &RedisStack,
         lifetime: Option<Duration>,
@@ -25,14 +25,14 @@ impl StoreOutage {
     }
 
     /// Ends a simulated outage of Redis.
-    pub(in crate::app) fn end(&self, redis: &RedisStack) {
+    pub(crate) fn end(&self, redis: &RedisStack) {
         *self.0.lock() = None;
         redis.set_store_disabled(false);
         tracing::warn!("Redis enabled again");
     }
 
     /// Ends a simulated outage whose time is over.
-    pub(in crate::app) fn expire(&self, redis: &RedisStack, now: Instant) {
+    pub(crate) fn expire(&self, redis: &RedisStack, now: Instant) {
         let is_over = self.0.lock().is_some_and(|until| until <= now);
         if is_over {
             self.end(redis);
