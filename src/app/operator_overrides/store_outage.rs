@@ -12,12 +12,7 @@ pub(crate) struct StoreOutage(Lock<Option<Instant>>);
 impl StoreOutage {
     /// Makes the service act as if Redis were unavailable, for `lifetime` or, if that is `None`, until
     /// [`end`](Self::end) is called.
-    pub(crate) fn start(
-        &self,
-        redis: &RedisStack,
-        lifetime: Option<Duration>,
-        now: Instant,
-    ) {
+    pub(crate) fn start(&self, redis: &RedisStack, lifetime: Option<Duration>, now: Instant) {
         *self.0.lock() = lifetime.map(|lifetime| now + lifetime);
         redis.set_store_disabled(true);
         let seconds = lifetime.map(|lifetime| lifetime.as_secs());
