@@ -20,7 +20,6 @@ mod operator_overrides;
 mod page_data;
 mod peers;
 mod rates;
-mod store_outage;
 mod try_request;
 
 mod admin_client;

@@ -6,9 +6,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use super::OperatorOverrides;
 use crate::app::process::exit_codes::Failure;
 use crate::app::process::files_and_env::{FileError, malformed, read_json_list};
 use crate::app::process::watcher_thread::{POLL_INTERVAL, PollTimer, WatcherThread};
@@ -16,17 +14,17 @@ use crate::domain::{OVERRIDES_MAX, RECORDS_BYTES_MAX};
 use crate::policy::OverrideEntry;
 
 /// Reads the file, and starts a thread that reads it again within a second of each change. If its content
-/// becomes invalid, the last valid one stays in force.
+/// becomes invalid, passes `None` to `replace`: the last valid one stays in force.
 ///
 /// # Errors
 ///
 /// Returns an error if the file cannot be read, or the thread cannot be started.
 pub(crate) fn watch(
     path: PathBuf,
-    overrides: Arc<OperatorOverrides>,
+    replace: impl Fn(Option<Vec<OverrideEntry>>) + Send + 'static,
 ) -> Result<WatcherThread, Failure> {
     let mut state = file_state(&path);
-    overrides.replace_base(Some(read(&path)?));
+    replace(Some(read(&path)?));
     let run = move |timer: PollTimer| {
         while timer.wait(POLL_INTERVAL).is_some() {
             let latest = file_state(&path);
@@ -42,7 +40,7 @@ pub(crate) fn watch(
                     tracing::error!(%error, advice, "cannot read the overrides file");
                 }
             }
-            overrides.replace_base(read.ok());
+            replace(read.ok());
         }
     };
     WatcherThread::start("overrides", run)

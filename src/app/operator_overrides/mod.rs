@@ -8,6 +8,7 @@
 //! | `redis_follower` | the task that makes all changes, and follows those of other replicas |
 //! | `base_file` | overrides of `--overrides`, beneath all others |
 //! | `operator_request` | reading what an operator asks for |
+//! | `store_outage` | the simulated outage of Redis |
 //! | `listing`, `override_metrics` | overrides as text and JSON; their metrics |
 //!
 //! Not here: the merge law (`domain`), the effect of an override on limits (`policy`).
@@ -17,6 +18,7 @@ pub(super) mod listing;
 pub(super) mod operator_request;
 pub(super) mod override_metrics;
 pub(super) mod redis_follower;
+mod store_outage;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -27,9 +29,9 @@ use std::time::Instant;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::listing::{OverrideEvent, effect_of};
+use self::store_outage::StoreOutage;
 use super::process::exit_codes::Failure;
 use super::process::watcher_thread::WatcherThread;
-use super::store_outage::StoreOutage;
 use super::wiring::store_setup::ServiceDecider;
 use crate::clock::Clock;
 use crate::domain::{
@@ -160,7 +162,8 @@ impl OperatorOverrides {
             change_counts: Default::default(),
         };
         let overrides = Arc::new(overrides);
-        let watch = |path| base_file::watch(path, Arc::clone(&overrides));
+        let replace = Arc::clone(&overrides);
+        let watch = |path| base_file::watch(path, move |entries| replace.replace_base(entries));
         let requests = Requests { receiver, _base_file: file.map(watch).transpose()? };
         Ok((overrides, requests))
     }

@@ -48,7 +48,8 @@ fn metrics_of_a_node_are_labeled_with_its_address() {
     assert_eq!(seen("redis_wait_seconds_count"), 7.0);
     assert_eq!(seen("redis_write_items_sum"), 7.0);
     assert_eq!(seen("redis_round_trip_seconds_count"), seen("redis_writes_total"));
-    assert_eq!(seen("redis_script_calls_total"), 9.0, "with a probe of each connection");
+    // With a probe of each connection, and the polls of overrides.
+    assert!(seen("redis_script_calls_total") >= 9.0);
     assert!(seen("redis_script_seconds_total") > 0.0);
     assert!(seen("redis_commands_total") > 7.0);
     assert!(seen("redis_memory_used_bytes") > 0.0);

@@ -107,8 +107,11 @@ async fn a_caller_with_grants_needs_the_permissions_of_its_domain() {
         let arguments = ["--grpc-client-domains", grant, "--counter-access", "write"];
         let (serving, _secret) = serving(&ours, &arguments);
         let mut client = limits_client(&serving, &ours, "gateway.test").await;
+        let mut request = numbers(2);
+        let set = request.r#override.as_mut().unwrap();
+        (set.descriptor, set.change) = (String::new(), Some(Change::Mode("shadow".to_owned())));
         let codes = [
-            code(client.set_override(numbers(2)).await),
+            code(client.set_override(request).await),
             code(client.list_overrides(list("edge")).await),
             code(client.list_overrides(list("")).await),
         ];

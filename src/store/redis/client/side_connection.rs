@@ -51,8 +51,9 @@ impl SideConnection {
         // Out of its place, so that a connection whose reply did not arrive is not used again.
         let former = self.open.take();
         let sent = self.send_over(former, command).await;
-        if let (Err(_), Topology::Cluster(cluster)) = (&sent, &*self.topology) {
-            // The slot may have moved.
+        if let (Err(error), Topology::Cluster(cluster)) = (&sent, &*self.topology)
+            && error.code() == Some("MOVED")
+        {
             cluster.refresh_needed.notify_one();
         }
         Ok(sent?)

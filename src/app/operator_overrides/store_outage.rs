@@ -7,12 +7,12 @@ use crate::limiter::redis_stack::RedisStack;
 
 /// End of the simulated outage of Redis, if there is one with an end.
 #[derive(Debug, Default)]
-pub(super) struct StoreOutage(Lock<Option<Instant>>);
+pub(crate) struct StoreOutage(Lock<Option<Instant>>);
 
 impl StoreOutage {
     /// Makes the service act as if Redis were unavailable, for `lifetime` or, if that is `None`, until
     /// [`end`](Self::end) is called.
-    pub(super) fn start(&self, redis: &RedisStack, lifetime: Option<Duration>, now: Instant) {
+    pub(crate) fn start(&self, redis: &RedisStack, lifetime: Option<Duration>, now: Instant) {
         *self.0.lock() = lifetime.map(|lifetime| now + lifetime);
         redis.set_store_disabled(true);
         let seconds = lifetime.map(|lifetime| lifetime.as_secs());
@@ -20,14 +20,14 @@ impl StoreOutage {
     }
 
     /// Ends a simulated outage of Redis.
-    pub(super) fn end(&self, redis: &RedisStack) {
+    pub(crate) fn end(&self, redis: &RedisStack) {
         *self.0.lock() = None;
         redis.set_store_disabled(false);
         tracing::warn!("Redis enabled again");
     }
 
     /// Ends a simulated outage whose time is over.
-    pub(super) fn expire(&self, redis: &RedisStack, now: Instant) {
+    pub(crate) fn expire(&self, redis: &RedisStack, now: Instant) {
         let is_over = self.0.lock().is_some_and(|until| until <= now);
         if is_over {
             self.end(redis);
