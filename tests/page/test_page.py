@@ -606,6 +606,19 @@ class Modes(unittest.TestCase):
         self.shown("#detail-overrides", "edge.tenant: a-day: limit 7, until ")
         self.assertEqual([service.call([("tenant", "a")], hits=hits) for hits in (7, 1)], ["OK", "OVER_LIMIT"])
 
+    def test_markup_in_a_domain_a_rule_and_a_limit_is_text(self):
+        rule = f"{{key: '{MARKUP}', rate_limit: {{name: '{MARKUP}', unit: year, requests_per_unit: 1}}}}"
+        service = self.serve(policy=f"domain: '{MARKUP}'\ndescriptors:\n  - {rule}\n")
+        call = lambda: service.call([(MARKUP, MARKUP)], domain=MARKUP)
+        for place in ("#groups", "#listing", "#rates"):
+            self.shown(place, MARKUP, call)
+        self.browser.click("#groups h3 button")
+        self.shown("#detail-title", f"Rule {MARKUP}")
+        self.shown("#rule-keys", MARKUP)
+        self.browser.click("#rule-keys button")
+        self.shown("#detail-title", f"Key {MARKUP}")
+        self.assertEqual(self.browser.run("return [document.images.length, document.title]")[0], 0)
+
     def test_without_redis_counters_are_not_called_shared(self):
         self.serve("--redis-url", "127.0.0.1:1", "--store-budget", "1s")
         self.shown("#modes", "A call that Redis does not decide follows its rule’s on_store_failure")
