@@ -74,7 +74,8 @@ class Page(unittest.TestCase):
         label = lambda: self.browser.run("return document.querySelector('#calls-chart svg').getAttribute('aria-label')")
         self.assertRegex(label(), r"Calls per second, last hour\. \d\d:\d\d:\d\d: .* admitted, .* rejected.*\. Highest at \d\d:\d\d: \d+ rejected\.")
         axes = self.browser.run("return [...document.querySelectorAll('#calls-chart text')].map(each => each.textContent)")
-        self.assertEqual(len([mark for mark in axes if ":" in mark]), 6, axes)
+        # Every ten minutes, except for a time that would lie on the numbers at the left.
+        self.assertIn(len([mark for mark in axes if ":" in mark]), (5, 6), axes)
         self.assertIn("200", axes)
         # By keyboard: a point before the flood.
         self.browser.run("document.querySelector('#moment').focus()")
