@@ -37,16 +37,7 @@ pub(super) fn action_routes<B: Backend>() -> Router<Arc<B>> {
             Ok::<_, AuthError>(respond(result, text_response))
         };
     let overrides = async |State(backend): State<Arc<B>>, RawQuery(query): RawQuery| {
-        let usage = "usage: optionally after=ID&format=text|json";
-        let query = Query::parse(query.as_deref(), &["after", "format"], &[], usage);
-        query.map_err(|reason| error_response(StatusCode::BAD_REQUEST, &reason)).and_then(|query| {
-            let after = query.value("after").unwrap_or_default();
-            match query.value("format") {
-                None | Some("text") => Ok(text_response(backend.overrides(after, false))),
-                Some("json") => Ok(json_response(backend.overrides(after, true))),
-                Some(_) => Err(error_response(StatusCode::BAD_REQUEST, usage)),
-            }
-        })
+        list_overrides(&*backend, query.as_deref())
     };
     Router::new()
         .route("/overrides", get(overrides))
@@ -126,6 +117,20 @@ fn parse_parameters<'a>(
     match names.iter().find(|name| query.values(name).any(str::is_empty)) {
         Some(name) => Err(format!("{name}= is empty; {usage}")),
         None => Ok(query),
+    }
+}
+
+fn list_overrides(backend: &impl Backend, query: Option<&str>) -> Response {
+    let usage = "usage: optionally after=ID&format=text|json";
+    let query = match Query::parse(query, &["after", "format"], &[], usage) {
+        Ok(query) => query,
+        Err(reason) => return error_response(StatusCode::BAD_REQUEST, &reason),
+    };
+    let after = query.value("after").unwrap_or_default();
+    match query.value("format") {
+        None | Some("text") => text_response(backend.overrides(after, false)),
+        Some("json") => json_response(backend.overrides(after, true)),
+        Some(_) => error_response(StatusCode::BAD_REQUEST, usage),
     }
 }
 

@@ -14,7 +14,6 @@ use super::operator_overrides::listing::OverrideView;
 use super::process::exit_codes::Failure;
 use super::process::files_and_env::read_secret_file;
 use super::process::watcher_thread::WatchedValue;
-use super::store_outage::StoreOutage;
 use super::wiring::store_setup::ServiceDecider;
 use crate::admin::{AdminAction, TextResult};
 use crate::clock::Clock;
@@ -39,7 +38,6 @@ pub(super) fn watch_token(path: PathBuf) -> Result<WatchedValue<String>, Failure
 pub(super) async fn run_action(
     decider: &ServiceDecider,
     overrides: &OperatorOverrides,
-    outage: &StoreOutage,
     log_level: &LogLevelControl,
     action: AdminAction,
 ) -> TextResult {
@@ -51,12 +49,12 @@ pub(super) async fn run_action(
             overrides.delete(overrides.select(&selector)?).await
         }
         AdminAction::DisableStore { lifetime } => {
-            outage.start(redis()?, lifetime, now);
+            overrides.outage.start(redis()?, lifetime, now);
             let lifetime = describe_lifetime(lifetime);
             Ok(format!("acting as if Redis were unavailable, on this replica, {lifetime}\n"))
         }
         AdminAction::EnableStore => {
-            outage.end(redis()?);
+            overrides.outage.end(redis()?);
             Ok("using Redis again\n".to_owned())
         }
         AdminAction::SetLogLevel { level, lifetime } => {

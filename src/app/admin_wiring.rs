@@ -11,7 +11,6 @@ use super::peers::Peers;
 use super::process::exit_codes::Failure;
 use super::process::watcher_thread::WatchedValue;
 use super::rates::RateSampler;
-use super::store_outage::StoreOutage;
 use super::try_request::{dry_run_request, to_json};
 use super::wiring::otlp_exporters::{self, OtlpExporters};
 use super::wiring::store_setup::ServiceDecider;
@@ -43,7 +42,6 @@ pub(crate) struct AdminWiring {
     /// State of the control plane client; `None` if policies come from files.
     pub(crate) control_plane: Option<Arc<ControlPlaneStatus>>,
     pub(crate) overrides: Arc<OperatorOverrides>,
-    pub(crate) outage: Arc<StoreOutage>,
     pub(crate) log_level: Arc<LogLevelControl>,
     /// Token of the operators; `None` if no token file is configured.
     pub(crate) token: Option<WatchedValue<String>>,
@@ -171,19 +169,20 @@ impl Backend for AdminWiring {
     async fn now(&self, scope: Scope) -> String {
         let rates = self.rates.sample(Clock::System.now(), || self.telemetry.snapshot());
         let control_plane = self.control_plane.as_deref();
-        let (loaded, overrides) = (self.overrides.loaded(), self.list_overrides());
-        let mut response = page_data::build_now_response(
+        let overrides = self.list_overrides();
+        let loaded = self.overrides.loaded();
+        let mut now = page_data::build_now_response(
             &self.decider,
             &self.telemetry,
             &loaded,
             &overrides,
-            self.overrides.recent_changes(),
             &rates,
             control_plane,
             &self.unreadable,
         );
-        response.ready = self.is_ready();
-        page_data::add_peers(response, &self.peers, "/now", scope).await
+        now.override_changes = self.overrides.recent_changes();
+        now.ready = self.is_ready();
+        page_data::add_peers(now, &self.peers, "/now", scope).await
     }
 
     async fn history(&self, rules_max: usize, scope: Scope) -> String {
@@ -213,8 +212,7 @@ impl Backend for AdminWiring {
     }
 
     async fn run_action(&self, action: AdminAction) -> TextResult {
-        let AdminWiring { decider, overrides, outage, log_level, .. } = self;
-        admin_actions::run_action(decider, overrides, outage, log_level, action).await
+        admin_actions::run_action(&self.decider, &self.overrides, &self.log_level, action).await
     }
 
     fn instance(&self) -> u64 {

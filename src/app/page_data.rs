@@ -178,7 +178,7 @@ pub(super) struct NowResponse<'a> {
     rules: Vec<RuleNow<'a>>,
     modes: ModesView<'a>,
     /// Latest changes of overrides, the last one first, at most 50.
-    override_changes: Vec<OverrideEvent>,
+    pub(super) override_changes: Vec<OverrideEvent>,
     latency: Option<Latency>,
     /// Number of rejected bills since the process started, and a rule that rejected some of them;
     /// `None` if no bill was rejected. A bill is a descriptor that reports hits after they were
@@ -307,7 +307,6 @@ pub(super) fn build_now_response<'a>(
     telemetry: &Telemetry,
     loaded: &Policy,
     overrides: &'a [OverrideView],
-    override_changes: Vec<OverrideEvent>,
     rates: &'a CurrentRates,
     control_plane: Option<&ControlPlaneStatus>,
     unreadable: &UnreadableCallers,
@@ -333,7 +332,7 @@ pub(super) fn build_now_response<'a>(
             without_policy: !telemetry.has_policy(),
             switches: overrides,
         },
-        override_changes,
+        override_changes: Vec::new(),
         latency: telemetry.latency(Clock::System.monotonic_now()),
         control_plane: control_plane.map(control_plane_view),
         lost_bills: telemetry.rejected_bills(),

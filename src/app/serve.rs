@@ -17,14 +17,13 @@ use tokio::time::{MissedTickBehavior, timeout};
 use super::admin_wiring::AdminWiring;
 use super::http_ports::HttpPorts;
 use super::log_level::LogLevelControl;
-use super::operator_overrides::{OperatorOverrides, Requests, base_file, redis_follower};
+use super::operator_overrides::{OperatorOverrides, Requests, redis_follower};
 use super::peers::Peers;
 use super::policy_source::InitialPolicy;
 use super::process::exit_codes::Failure;
 use super::process::signals::Signals;
 use super::process::watcher_thread::{PollTimer, WatcherThread};
 use super::rates::RateSampler;
-use super::store_outage::StoreOutage;
 use super::wiring::certificate_reload::CertificateReloader;
 use super::wiring::server_config;
 use super::wiring::store_setup::ServiceDecider;
@@ -100,10 +99,7 @@ async fn run(
     let store = AnyStore::open(settings, &started.secret, listener.worker_handles())?;
     let (policy, observer) = (Arc::clone(&started.policy), Arc::clone(&telemetry));
     let decider = Arc::new(Decider::new(policy, store, observer, modes));
-    let (overrides, requests) = OperatorOverrides::new(Arc::clone(&decider));
-    let outage = Arc::new(StoreOutage::default());
-    let base = settings.overrides.clone();
-    let base = base.map(|path| base_file::watch(path, Arc::clone(&overrides))).transpose()?;
+    let (overrides, requests) = OperatorOverrides::open(&decider, settings.overrides.clone())?;
     let rate_limit = rate_limit_service(&decider, &overrides, settings, response_config);
     let health = Health::default();
 
@@ -119,7 +115,6 @@ async fn run(
         tls_counters: tls.map(|tls| tls.counters()),
         control_plane: started.control_plane_status(),
         overrides: Arc::clone(&overrides),
-        outage: Arc::clone(&outage),
         log_level: Arc::clone(&log_level),
         token: settings.debug_token_file.clone().map(admin_actions::watch_token).transpose()?,
         peers: Peers::start(&settings.peers),
@@ -137,17 +132,11 @@ async fn run(
             return Ok(());
         }
     };
-    follow_overrides(&decider, &overrides, requests, settings);
-    if is_connected {
-        // Otherwise, a new replica would not apply them to its first calls.
-        let _ = timeout(OVERRIDES_TIMEOUT, overrides.wait_until_polled()).await;
-    }
     // Not earlier: it would report a Redis that has had no time to connect as an outage.
-    tokio::spawn(sweep(Arc::clone(&decider), Arc::clone(&overrides), outage, log_level));
+    start_tasks(&decider, &overrides, requests, log_level, settings, is_connected).await;
     started.become_ready(settings, &health);
     let files = started.files;
-    let mut watchers = watch_files(started, overrides, certificates)?;
-    watchers.extend(base);
+    let watchers = watch_files(started, overrides, certificates)?;
     log_global_modes(configuration);
     log_ready(is_connected, &decider, files, &telemetry.policy_fingerprint());
     let stop = async {
@@ -171,19 +160,25 @@ async fn run(
     Ok(())
 }
 
-/// Starts the task that follows the overrides in Redis and carries out the changes of operators.
-fn follow_overrides(
-    decider: &ServiceDecider,
+/// Starts the task of the overrides at run time, waits for those in Redis, and starts the sweeps.
+async fn start_tasks(
+    decider: &Arc<ServiceDecider>,
     overrides: &Arc<OperatorOverrides>,
     requests: Requests,
+    log_level: Arc<LogLevelControl>,
     settings: &Settings,
+    is_connected: bool,
 ) {
     // `RandomState` is the standard library's only random source.
     let replica = format!("{:016x}", RandomState::new().hash_one(process::id()));
     let store = decider.store().redis().map(|redis| redis.remote().override_store(replica));
     let counts_replicas = settings.replicas.is_none();
-    let overrides = Arc::clone(overrides);
-    tokio::spawn(redis_follower::run(overrides, requests, store, counts_replicas));
+    tokio::spawn(redis_follower::run(Arc::clone(overrides), requests, store, counts_replicas));
+    if is_connected {
+        // Otherwise, a new replica would not apply them to its first calls.
+        let _ = timeout(OVERRIDES_TIMEOUT, overrides.wait_until_polled()).await;
+    }
+    tokio::spawn(sweep(Arc::clone(decider), Arc::clone(overrides), log_level));
 }
 
 fn rate_limit_service(
@@ -272,7 +267,6 @@ fn exit_at_hard_limit(hard_limit: Duration) {
 async fn sweep(
     decider: Arc<ServiceDecider>,
     overrides: Arc<OperatorOverrides>,
-    outage: Arc<StoreOutage>,
     log_level: Arc<LogLevelControl>,
 ) {
     let memory = decider.store().memory();
@@ -284,7 +278,7 @@ async fn sweep(
         if let Some(redis) = decider.store().redis() {
             // Logs the start and the end of outages, also without traffic.
             redis.outage(now);
-            outage.expire(redis, Clock::System.monotonic_now());
+            overrides.outage.expire(redis, Clock::System.monotonic_now());
         }
         log_overflows(&decider);
         let now = Clock::System.monotonic_now();

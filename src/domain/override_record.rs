@@ -197,12 +197,16 @@ mod tests {
             };
             let records: Vec<_> = (0..8).map(|_| any(&mut numbers)).collect();
             let mut tables = [OverrideTable::default(), OverrideTable::default()];
-            records.iter().for_each(|(id, record)| drop(tables[0].merge(id, record.clone())));
+            for (id, record) in &records {
+                tables[0].merge(id, record.clone());
+            }
             let mut shuffled: Vec<_> = records.iter().chain(&records).collect();
             for at in (1..shuffled.len()).rev() {
                 shuffled.swap(at, numbers.below(at + 1));
             }
-            shuffled.iter().for_each(|(id, record)| drop(tables[1].merge(id, record.clone())));
+            for (id, record) in shuffled {
+                tables[1].merge(id, record.clone());
+            }
             assert_eq!(contents(&tables[0]), contents(&tables[1]), "{records:?}");
         }
     }

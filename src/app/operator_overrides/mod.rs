@@ -19,6 +19,7 @@ pub(super) mod override_metrics;
 pub(super) mod redis_follower;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -26,6 +27,9 @@ use std::time::Instant;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::listing::{OverrideEvent, effect_of};
+use super::process::exit_codes::Failure;
+use super::process::watcher_thread::WatcherThread;
+use super::store_outage::StoreOutage;
 use super::wiring::store_setup::ServiceDecider;
 use crate::clock::Clock;
 use crate::domain::{
@@ -60,6 +64,7 @@ named_enum! {
 #[derive(Debug)]
 pub(crate) struct OperatorOverrides {
     decider: Arc<ServiceDecider>,
+    pub(super) outage: StoreOutage,
     state: Lock<OverrideState>,
     /// Time of Redis at a monotonic time; `None` until Redis has replied, and then the wall clock applies.
     redis_clock: Lock<Option<(Micros, Instant)>>,
@@ -122,9 +127,16 @@ fn parse_record(id: &str, record: &OverrideRecord) -> Option<Arc<OverrideEntry>>
 }
 
 impl OperatorOverrides {
-    /// Creates an empty table on top of the decider's current policy. Returns it with the requests that
-    /// [`redis_follower::run`] carries out.
-    pub(crate) fn new(decider: Arc<ServiceDecider>) -> (Arc<OperatorOverrides>, Requests) {
+    /// Applies the overrides of a file, if there is one, to the decider's policy. Returns them with the
+    /// requests that [`redis_follower::run`] carries out.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file cannot be read, or the thread that reads it cannot be started.
+    pub(crate) fn open(
+        decider: &Arc<ServiceDecider>,
+        file: Option<PathBuf>,
+    ) -> Result<(Arc<OperatorOverrides>, Requests), Failure> {
         let loaded = Arc::clone(&decider.policy());
         let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
         let state = OverrideState {
@@ -138,7 +150,8 @@ impl OperatorOverrides {
             recent: VecDeque::new(),
         };
         let overrides = OperatorOverrides {
-            decider,
+            decider: Arc::clone(decider),
+            outage: StoreOutage::default(),
             state: Lock::new(state),
             redis_clock: Lock::default(),
             known_at: Lock::default(),
@@ -146,7 +159,10 @@ impl OperatorOverrides {
             was_polled: watch::Sender::new(false),
             change_counts: Default::default(),
         };
-        (Arc::new(overrides), Requests(receiver))
+        let overrides = Arc::new(overrides);
+        let watch = |path| base_file::watch(path, Arc::clone(&overrides));
+        let requests = Requests { receiver, _base_file: file.map(watch).transpose()? };
+        Ok((overrides, requests))
     }
 
     /// Returns the time by which overrides end: that of Redis, if it is known, since replicas share it.
@@ -374,7 +390,11 @@ impl OperatorOverrides {
 
 /// Requests of operators, for the task that carries them out.
 #[derive(Debug)]
-pub(crate) struct Requests(mpsc::Receiver<ChangeRequest>);
+pub(crate) struct Requests {
+    receiver: mpsc::Receiver<ChangeRequest>,
+    /// Ends the thread when it is dropped.
+    _base_file: Option<WatcherThread>,
+}
 
 /// Returns the policy with all overrides in force.
 fn apply_all(state: &OverrideState) -> Arc<Policy> {

@@ -47,7 +47,7 @@ struct Follower {
 /// Follows Redis, if there is one, and carries out the requests of operators, until the process ends.
 pub(crate) async fn run(
     overrides: Arc<OperatorOverrides>,
-    Requests(mut requests): Requests,
+    mut requests: Requests,
     store: Option<OverrideStore>,
     counts_replicas: bool,
 ) {
@@ -70,7 +70,7 @@ pub(crate) async fn run(
     loop {
         tokio::select! {
             _ = ticks.tick() => follower.poll().await,
-            request = requests.recv() => match request {
+            request = requests.receiver.recv() => match request {
                 Some(request) => follower.change(request).await,
                 None => return,
             },

@@ -33,6 +33,9 @@ pub enum Fit {
     Unmatched,
 }
 
+/// Limit with other numbers and, for an `anchor`, the prefix of its counters' identities.
+type ChangedLimit = (Limit, Option<Box<[u8]>>);
+
 impl Policy {
     /// Checks an override against the policy, which may have other overrides.
     ///
@@ -222,8 +225,7 @@ impl Policy {
         rule
     }
 
-    /// Returns a rule's limit with the numbers of an override and, for an `anchor`, the prefix of its
-    /// counters' identities.
+    /// Returns a rule's limit with the numbers of an override.
     fn override_numbers(
         &self,
         rule: &Rule,
@@ -231,7 +233,7 @@ impl Policy {
         path: &[&TreeNode],
         at: usize,
         change: &OverrideChange,
-    ) -> Result<(Limit, Option<Box<[u8]>>), OverrideError> {
+    ) -> Result<ChangedLimit, OverrideError> {
         let (spec, template) = (&rule.limits[at], &rule.key_templates[at]);
         let OverrideChange::Numbers { limit, burst, anchor } = change else {
             return Ok((Limit::clone(&spec.limit), None));

@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::*;
+use crate::support::acl;
 use crate::support::redis_cluster::Cluster;
 use crate::support::redis_sentinel::{Group, NAME};
 
@@ -74,4 +75,19 @@ fn overrides_spread_over_a_cluster() {
     assert!(said.contains("on all replicas"), "{said}");
     await_reasons(&replicas, &["kept"]);
     assert_eq!(asked(&replicas[1], "ann"), 429);
+}
+
+#[test]
+fn the_documented_permissions_are_enough() {
+    let server = Server::start(&[&acl::line(acl::SINGLE)]);
+    let url = format!("redis://{}:{}@127.0.0.1:{}", acl::USER, acl::PASSWORD, server.port);
+    let replicas = [(); 2].map(|()| replica(&["--redis-url", &url]));
+    order(&replicas[0], "/override?target=edge&mode=deny&permanent=true&reason=kept");
+    await_reasons(&replicas, &["kept"]);
+    server.ask(&["FLUSHALL"]);
+    until("the records to be back", || {
+        let held = server.ask(&["HLEN", "tg1o:{overrides}:records"]);
+        (redis::from_redis_value::<u64>(held).unwrap() == 2).then_some(())
+    });
+    assert!(!replicas[0].log().contains("cannot follow overrides"), "{}", replicas[0].log());
 }
