@@ -49,9 +49,13 @@ const SAMPLING_SHIFT_MAX: u32 = 10;
 const NEAR_RECORDS_MAX: u32 = 100;
 
 /// Maximum number of limits per list whose keys are tracked. Their sketches take less than 20 MB
-/// in total, no matter how many keys an attacker sends. A further limit replaces the one that has
+/// in total per 32 keys of a bucket, no matter how many keys an attacker sends. A further limit replaces the one that has
 /// been idle longest.
 const TRACKED_LIMITS_MAX: usize = 64;
+
+/// Maximum number of keys tracked per limit and time bucket of each list, in the order of [`TopBy::ALL`].
+/// Use needs more than the others, because a limit bounds it: many keys use about as much as the first.
+const BUCKET_KEYS_MAX: [usize; TopBy::ALL.len()] = [32, 128, 32];
 
 /// Minimum time without events after which another limit may replace a limit's sketch: 10 s.
 const IDLE_MIN: Micros = Micros::from_secs(10);
@@ -111,8 +115,9 @@ struct TopLists {
     each: [TopList; TopBy::ALL.len()],
 }
 
-#[derive(Default)]
 struct TopList {
+    /// Maximum number of keys tracked per limit and time bucket.
+    keys_max: usize,
     entries: Vec<LimitEntry>,
     /// Number of records dropped because all entries were in use or the rule no longer exists.
     unplaced: u64,
@@ -160,7 +165,8 @@ impl TopKeys {
     /// displayed. A key is near its limit if it uses at least `near_ratio` of it.
     pub fn new(value_display: ValueDisplay, near_ratio: f64) -> Self {
         let (sender, receiver) = sync_channel(CHANNEL_CAPACITY);
-        let lists = TopLists { receiver, passed_records: 0, each: Default::default() };
+        let list = |keys_max| TopList { keys_max, entries: Vec::new(), unplaced: 0 };
+        let lists = TopLists { receiver, passed_records: 0, each: BUCKET_KEYS_MAX.map(list) };
         TopKeys {
             value_display,
             near_ratio,
@@ -323,7 +329,7 @@ impl TopList {
     }
 
     fn add_entry(&mut self, id: LimitId, name: LimitName, now: Micros) -> Option<usize> {
-        let entry = LimitEntry { id, name, latest: now, windows: KeyWindows::default() };
+        let entry = LimitEntry { id, name, latest: now, windows: KeyWindows::new(self.keys_max) };
         if self.entries.len() < TRACKED_LIMITS_MAX {
             self.entries.push(entry);
             return Some(self.entries.len() - 1);

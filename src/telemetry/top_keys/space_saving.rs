@@ -2,8 +2,8 @@
 //! Agrawal, El Abbadi, "Efficient computation of frequent and top-k elements in data streams",
 //! 2005). What is counted (rejections, hits) depends on the list.
 //!
-//! A sliding window is a sequence of time buckets. A bucket with n events contains every key with
-//! more than n / 32 of them. The count of a key is never too low, and too high by at most the key's
+//! A sliding window is a sequence of time buckets. A bucket with n events that tracks k keys contains
+//! every key with more than n / k of them. The count of a key is never too low, and too high by at most the key's
 //! `error`.
 
 use std::cmp::Reverse;
@@ -13,10 +13,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::key_record::KeyRecord;
 use crate::domain::Micros;
-
-/// Maximum number of keys tracked per time bucket. This is more than three times the number of
-/// keys that are listed, which keeps the listed counts accurate.
-pub(super) const BUCKET_KEYS_MAX: usize = 32;
 
 /// Length and number of the time buckets of a sliding window. The newest bucket is still filling,
 /// so the window can be up to one bucket shorter than `bucket_length` × `bucket_count`.
@@ -54,13 +50,16 @@ pub(super) struct KeyLabel {
 #[derive(Debug)]
 pub(super) struct KeyWindows(pub(super) [KeyWindow; WINDOW_SHAPES.len()]);
 
-impl Default for KeyWindows {
-    fn default() -> Self {
-        KeyWindows(WINDOW_SHAPES.map(KeyWindow::new))
-    }
-}
-
 impl KeyWindows {
+    /// Creates empty windows whose buckets track at most `keys_max` keys each.
+    pub(super) fn new(keys_max: usize) -> Self {
+        KeyWindows(WINDOW_SHAPES.map(|shape| KeyWindow {
+            shape,
+            keys_max,
+            buckets: VecDeque::new(),
+        }))
+    }
+
     /// Counts events of a record's key in all windows.
     pub(super) fn add(&mut self, now: Micros, record: &KeyRecord, weight: u64, used_ppm: u32) {
         // Reuse the formatted text: most keys were also seen in the last hours.
@@ -89,6 +88,8 @@ impl KeyWindows {
 #[derive(Debug)]
 pub(super) struct KeyWindow {
     shape: WindowShape,
+    /// Maximum number of keys tracked per bucket.
+    keys_max: usize,
     /// Buckets in chronological order, newest last. Buckets without events are absent.
     buckets: VecDeque<TimeBucket>,
 }
@@ -147,16 +148,12 @@ pub(super) struct WindowTotal {
 }
 
 impl KeyWindow {
-    pub(super) fn new(shape: WindowShape) -> Self {
-        KeyWindow { shape, buckets: VecDeque::new() }
-    }
-
     fn add(&mut self, now: Micros, counter: u128, weight: u64, label: &Arc<KeyLabel>) {
         let number = now.0 / self.shape.bucket_length.0;
         // If the clock was set back slightly, keep counting in the newest bucket.
         self.buckets.retain(|bucket| bucket.number.abs_diff(number) < self.shape.bucket_count);
         if self.buckets.back().is_none_or(|bucket| bucket.number < number) {
-            self.buckets.push_back(TimeBucket { number, keys: FrequentKeys::new(BUCKET_KEYS_MAX) });
+            self.buckets.push_back(TimeBucket { number, keys: FrequentKeys::new(self.keys_max) });
         }
         if let Some(bucket) = self.buckets.back_mut() {
             bucket.keys.add(counter, weight, || Arc::clone(label));

@@ -1,6 +1,5 @@
 //! Tests of the reports of keys, through their public API.
 
-use super::space_saving::BUCKET_KEYS_MAX;
 use super::*;
 use crate::domain::fixtures::check_event;
 use crate::domain::{CounterKey, Entry, Outcome, truncate_utf8};
@@ -86,7 +85,7 @@ fn a_heavy_key_is_found_in_a_flood_of_new_keys_and_its_bounds_hold() {
     let first = &limit.keys[0];
     assert_eq!(first.key, "token=heavy");
     assert!(first.count <= heavy && heavy <= first.count_at_most, "{first:?}");
-    assert!(limit.keys.len() <= 32);
+    assert!(limit.keys.len() <= BUCKET_KEYS_MAX[0] * 12);
 }
 
 #[test]
@@ -214,7 +213,7 @@ fn the_limit_that_was_idle_longest_loses_its_place_after_ten_seconds() {
 #[test]
 fn a_key_that_took_the_place_of_another_has_bounds_that_differ_by_its_error() {
     let top = TopKeys::new(ValueDisplay::Shortened, 0.8);
-    for at in 0..BUCKET_KEYS_MAX {
+    for at in 0..BUCKET_KEYS_MAX[0] {
         record_rejection(&top, 1, &format!("early-{at}"));
     }
     record_rejection(&top, 1, "late");
@@ -319,7 +318,8 @@ fn many_calls_are_sampled_and_a_key_that_comes_near_is_recorded_all_the_same() {
     let used = listed(&top, TopBy::Used, later);
     assert_eq!(used.len(), 16);
     for (key, hits, _) in used {
-        assert!((9_000..=11_000).contains(&hits), "{key}: {hits} of 10,000");
+        // Two standard deviations, √(10,000 × 512) each.
+        assert!(hits.abs_diff(10_000) <= 4_525, "{key}: {hits} of 10,000");
     }
     assert_eq!(listed(&top, TopBy::Near, later), [("token=near".to_owned(), 1, 80)]);
 }

@@ -12,7 +12,7 @@ use crate::domain::Micros;
 
 /// Maximum number of keys of a limit in a report. More than are listed in the end, because each key
 /// that a replica leaves out loosens the bounds of the sums over replicas.
-const REPORTED_KEYS_MAX: usize = 32;
+const REPORTED_KEYS_MAX: usize = 64;
 
 /// Maximum number of keys of a report in each window, 640, of which each limit has its part. With at
 /// most 500 bytes per key, three windows stay below 1 MiB, which is what a replica accepts from another.
@@ -164,8 +164,8 @@ impl TopReport {
     /// key adds 0 to the lower bound, and its `absent_at_most` to the upper bound: the lowest count of
     /// its full sketches, or the upper bound of a key that it leaves out, whichever is more. The true
     /// number over all replicas thus lies between the bounds, and a key that no report lists has at
-    /// most `absent_at_most` events. If a replica has n events in a time bucket, its sketch adds at most
-    /// n / 32 to the difference of the bounds.
+    /// most `absent_at_most` events. If a replica has n events in a time bucket that tracks k keys, this
+    /// bucket adds at most n / k to the difference of the bounds.
     ///
     /// Keys are the same if their `counter` is, so all replicas need one key secret. The used share of
     /// a key is its highest on any replica.

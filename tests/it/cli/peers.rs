@@ -193,7 +193,9 @@ fn a_frozen_replica_is_named_and_the_others_answer() {
     let _turn = heavy::blocking_turn();
     let fleet = fleet(|arguments| Tidegate::policy(TWENTY, arguments));
     wait_for_peers(&fleet[0], 2);
-    (0..=LIMIT).for_each(|_| drop(call(&fleet[1], "ann")));
+    for _ in 0..=LIMIT {
+        call(&fleet[1], "ann");
+    }
     fleet[2].signal("STOP");
     let frozen = fleet[2].port("debug").to_string();
     let asked = Instant::now();
@@ -351,7 +353,9 @@ fn hashed_values_leak_in_no_list_of_any_replica() {
         Tidegate::policy(TWENTY, &["--debug-port", &port.to_string(), "--peers", &peers])
     });
     wait_for_peers(&replicas[0], 1);
-    (0..=LIMIT).for_each(|_| drop(call(&replicas[1], "secret-name")));
+    for _ in 0..=LIMIT {
+        call(&replicas[1], "secret-name");
+    }
     for by in ["rejected", "used", "near"] {
         let body = until("the other replica's keys", || {
             let body = http::get(replicas[0].port("debug"), &format!("/top?by={by}")).body;
