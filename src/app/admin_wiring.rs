@@ -170,18 +170,19 @@ impl Backend for AdminWiring {
         let rates = self.rates.sample(Clock::System.now(), || self.telemetry.snapshot());
         let control_plane = self.control_plane.as_deref();
         let overrides = self.list_overrides();
-        let mut response = page_data::build_now_response(
+        let loaded = self.overrides.loaded();
+        let mut now = page_data::build_now_response(
             &self.decider,
             &self.telemetry,
-            &self.overrides.loaded(),
+            &loaded,
             &overrides,
             &rates,
             control_plane,
             &self.unreadable,
         );
-        response.ready = self.is_ready();
-        response.override_changes = self.overrides.recent_changes();
-        page_data::add_peers(response, &self.peers, "/now", scope).await
+        now.override_changes = self.overrides.recent_changes();
+        now.ready = self.is_ready();
+        page_data::add_peers(now, &self.peers, "/now", scope).await
     }
 
     async fn history(&self, rules_max: usize, scope: Scope) -> String {

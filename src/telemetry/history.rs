@@ -5,18 +5,18 @@
 //! points of several replicas have the same times and can be added.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use serde::Serialize;
 
-use super::counters::{ProcessTotals, Telemetry};
+use super::counters::ProcessTotals;
+use super::recent_latency::percentile_ms;
 use super::rule_counters::RuleName;
-use super::snapshot::{RuleSnapshot, percentile_ms};
-use crate::domain::{Micros, RpcOutcome, Source};
+use crate::domain::{Micros, Source};
 
 /// Time between two points, 10 s.
-const INTERVAL: Micros = Micros::from_secs(10);
+pub(super) const INTERVAL: Micros = Micros::from_secs(10);
 
 /// Maximum number of points: an hour. With [`SERIES`] and [`HISTORY_RULES_MAX`] rules, the history
 /// takes at most 0.5 MB, apart from the names of the rules.
@@ -37,14 +37,14 @@ const SERIES: [&str; 8] = [
     "without_redis_share",
 ];
 
-/// Series of a rule, in the order of the fields of [`RuleSnapshot`].
+/// Series of a rule.
 const RULE_SERIES: [&str; 3] =
     ["calls_per_second", "rejected_per_second", "would_be_rejected_per_second"];
 
 /// Points of the last hour, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct History {
-    baseline: Option<Baseline>,
+    pub(super) baseline: Option<Baseline>,
     /// Number of the interval at the end of each point.
     intervals: VecDeque<u64>,
     points: VecDeque<[f32; SERIES.len()]>,
@@ -55,10 +55,10 @@ pub(super) struct History {
 
 /// Counters with which those at the next point are compared.
 #[derive(Debug)]
-struct Baseline {
-    interval: u64,
-    at: Instant,
-    totals: ProcessTotals,
+pub(super) struct Baseline {
+    pub(super) interval: u64,
+    pub(super) at: Instant,
+    pub(super) totals: ProcessTotals,
 }
 
 #[derive(Debug)]
@@ -90,8 +90,9 @@ struct RuleReport {
 }
 
 impl History {
-    /// Adds the point that ends now. The first call only stores the baseline.
-    fn add(&mut self, next: Baseline, checks: Vec<(RuleName, RuleSnapshot)>) {
+    /// Adds the point that ends now, with the checks of rules since the last one: all, those refused,
+    /// and those that shadow mode let pass. The first call only stores the baseline.
+    pub(super) fn add(&mut self, next: Baseline, checks: Vec<(RuleName, [u64; 3])>) {
         let Some(before) = self.baseline.replace(next) else { return };
         let Some(next) = &self.baseline else { return };
         let seconds = next.at.saturating_duration_since(before.at).as_secs_f64().max(1e-3);
@@ -105,7 +106,7 @@ impl History {
         self.intervals.push_back(next.interval);
         self.points.push_back(point_values(&before.totals, &next.totals, rate));
         self.rules.iter_mut().for_each(|rule| rule.points.push_back([0.0; RULE_SERIES.len()]));
-        for (name, RuleSnapshot { checks, refused, would_refuse }) in checks {
+        for (name, checks) in checks {
             let found = self.rules.iter().position(|rule| rule.name == name);
             let at = found.unwrap_or_else(|| {
                 let mut points = VecDeque::with_capacity(POINTS_MAX);
@@ -114,14 +115,14 @@ impl History {
                 self.rules.len() - 1
             });
             let point = self.rules[at].points.back_mut();
-            point.into_iter().for_each(|point| *point = [checks, refused, would_refuse].map(rate));
+            point.into_iter().for_each(|point| *point = checks.map(rate));
         }
         self.rules.sort_by_cached_key(|rule| Reverse(rule.weight()));
         self.rules.truncate(HISTORY_RULES_MAX);
         self.rules.retain(|rule| rule.weight().1 > 0);
     }
 
-    fn report(&self, rules_max: usize) -> HistoryReport {
+    pub(super) fn report(&self, rules_max: usize) -> HistoryReport {
         let rule = |rule: &RuleHistory| RuleReport {
             domain: rule.name.domain.to_string(),
             rule: rule.name.path.to_string(),
@@ -160,9 +161,8 @@ fn point_values(
         sources.iter().map(|it| count(totals, it).saturating_sub(count(before, it))).sum()
     };
     let all = |sources: &[Source]| decided(0, sources) + decided(1, sources);
-    let errors = |counts: &ProcessTotals| {
-        counts.outcomes.iter().sum::<u64>() - counts.outcomes[RpcOutcome::Decided as usize]
-    };
+    // All outcomes but `RpcOutcome::Decided`, the first.
+    let errors = |counts: &ProcessTotals| counts.outcomes[1..].iter().sum::<u64>();
     let without_redis = all(&[Source::Local, Source::Shed]) as f32;
     let durations = totals.durations.clone().since(&before.durations);
     let percentile = |fraction| match durations.count() {
@@ -182,52 +182,6 @@ fn point_values(
     ]
 }
 
-impl Telemetry {
-    /// Adds a point to the history if one is due. `now` is the wall clock's time, and `at` the
-    /// monotonic clock's. Call this about once a second.
-    pub fn keep_history(&self, now: Micros, at: Instant) {
-        let (mut history, interval) = (self.history.lock(), now.0 / INTERVAL.0);
-        let last = history.baseline.as_ref().map(|baseline| baseline.interval);
-        // The wall clock was set back.
-        if last.is_some_and(|last| interval + 1 < last) {
-            *history = History::default();
-        } else if last.is_some_and(|last| interval <= last) {
-            return;
-        }
-        let baseline = Baseline { interval, at, totals: self.sum_workers() };
-        history.add(baseline, self.take_recent_checks());
-    }
-
-    /// Returns the history of the last hour, with at most `rules_max` rules.
-    pub fn history(&self, rules_max: usize) -> HistoryReport {
-        self.history.lock().report(rules_max)
-    }
-
-    /// Returns the checks since the previous call of this method, of the rules with the most
-    /// rejections, then of the busiest. Copies only the names of these, while a
-    /// [`snapshot`](Telemetry::snapshot) copies those of all rules, of which there may be 100,000.
-    fn take_recent_checks(&self) -> Vec<(RuleName, RuleSnapshot)> {
-        let tables = self.rule_tables();
-        let mut detailed: HashMap<RuleName, RuleSnapshot> = HashMap::new();
-        for row in self.detailed_counters.rows() {
-            let recent = row.counters.take_recent_checks(self.global_shadow);
-            detailed.entry(row.rule).or_default().merge(recent);
-        }
-        let recent = tables.current.by_name.iter().map(|(name, counters)| {
-            let met = counters.if_met().map(|met| met.take_recent_checks(self.global_shadow));
-            let mut checks = met.unwrap_or_default();
-            checks.merge(detailed.get(name).copied().unwrap_or_default());
-            (name, checks)
-        });
-        let mut recent: Vec<_> = recent.filter(|(_, recent)| recent.checks > 0).collect();
-        recent.sort_unstable_by_key(|(_, RuleSnapshot { checks, refused, would_refuse })| {
-            Reverse((refused + would_refuse, *checks))
-        });
-        recent.truncate(HISTORY_RULES_MAX);
-        recent.into_iter().map(|(name, recent)| (name.clone(), recent)).collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::mem::size_of;
@@ -235,7 +189,8 @@ mod tests {
 
     use super::*;
     use crate::domain::fixtures::check_event;
-    use crate::domain::{Code, Decision, Hits, Observer as _, Outcome, RuleId};
+    use crate::domain::{Code, Decision, Hits, Observer as _, Outcome, RpcOutcome, RuleId};
+    use crate::telemetry::Telemetry;
 
     #[allow(clippy::disallowed_methods, reason = "any instant serves as the start")]
     fn any_instant() -> Instant {

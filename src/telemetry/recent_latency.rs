@@ -42,3 +42,10 @@ impl RecentLatency {
         }
     }
 }
+
+/// Returns a percentile of durations, at most the last bound, in milliseconds.
+pub(super) fn percentile_ms(durations: &HistogramSnapshot, fraction: f64) -> f64 {
+    let bound_max = durations.bounds.last().copied().unwrap_or_default();
+    let us = durations.quantile(fraction).unwrap_or(bound_max);
+    Duration::from_micros(us).as_secs_f64() * 1e3
+}

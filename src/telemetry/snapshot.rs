@@ -1,13 +1,16 @@
 //! Snapshot of the counters as plain numbers, from which `app::rates` computes the rates on the
 //! live page.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::counters::Telemetry;
+use super::history::{Baseline, HISTORY_RULES_MAX, History, HistoryReport, INTERVAL};
 use super::lost_bills;
+use super::recent_latency::percentile_ms;
 use super::rule_counters::{RuleCounters, RuleName};
-use crate::domain::HistogramSnapshot;
+use crate::domain::Micros;
 
 /// Decision counts since the process started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,13 +39,25 @@ pub struct RuleSnapshot {
 }
 
 impl RuleSnapshot {
-    pub(super) fn merge(&mut self, other: RuleSnapshot) {
+    fn merge(&mut self, other: RuleSnapshot) {
         self.checks += other.checks;
         self.refused += other.refused;
         self.would_refuse += other.would_refuse;
     }
 
-    pub(super) fn add(&mut self, counters: &RuleCounters, global_shadow: bool) {
+    fn counts(&self) -> [u64; 3] {
+        [self.checks, self.refused, self.would_refuse]
+    }
+
+    /// Returns the checks since the previous call of this method for the same counters.
+    fn take_recent(counters: &RuleCounters, global_shadow: bool) -> RuleSnapshot {
+        let mut sums = RuleSnapshot::default();
+        sums.add(counters, global_shadow);
+        let [checks, refused, would_refuse] = counters.take_increase(sums.counts());
+        RuleSnapshot { checks, refused, would_refuse }
+    }
+
+    fn add(&mut self, counters: &RuleCounters, global_shadow: bool) {
         let [passed, over] = counters.checks().map(|by_source| by_source.iter().sum::<u64>());
         // The two counts are not read at the same moment.
         let would_refuse = if global_shadow { over } else { counters.would_refuse().min(over) };
@@ -80,13 +95,6 @@ pub struct RejectedBills {
     pub rule: String,
 }
 
-/// Returns a percentile of durations, at most the last bound, in milliseconds.
-pub(super) fn percentile_ms(durations: &HistogramSnapshot, fraction: f64) -> f64 {
-    let bound_max = durations.bounds.last().copied().unwrap_or_default();
-    let us = durations.quantile(fraction).unwrap_or(bound_max);
-    Duration::from_micros(us).as_secs_f64() * 1e3
-}
-
 impl Telemetry {
     /// Returns the number of rejected bills (reports of hits already used) and a rule that rejected
     /// at least one of them; `None` if no bill was rejected.
@@ -117,6 +125,49 @@ impl Telemetry {
         }
     }
 
+    /// Adds a point to the history if one is due. `now` is the wall clock's time, and `at` the
+    /// monotonic clock's. Call this about once a second.
+    pub fn keep_history(&self, now: Micros, at: Instant) {
+        let (mut history, interval) = (self.history.lock(), now.0 / INTERVAL.0);
+        let last = history.baseline.as_ref().map(|baseline| baseline.interval);
+        // The wall clock was set back.
+        if last.is_some_and(|last| interval + 1 < last) {
+            *history = History::default();
+        } else if last.is_some_and(|last| interval <= last) {
+            return;
+        }
+        let baseline = Baseline { interval, at, totals: self.sum_workers() };
+        history.add(baseline, self.take_recent_checks());
+    }
+
+    /// Returns the history of the last hour, with at most `rules_max` rules.
+    pub fn history(&self, rules_max: usize) -> HistoryReport {
+        self.history.lock().report(rules_max)
+    }
+
+    /// Returns the checks since the previous call of this method, of the rules with the most
+    /// rejections, then of the busiest. Copies only the names of these, while a
+    /// [`snapshot`](Telemetry::snapshot) copies those of all rules, of which there may be 100,000.
+    fn take_recent_checks(&self) -> Vec<(RuleName, [u64; 3])> {
+        let tables = self.rule_tables();
+        let mut detailed: HashMap<RuleName, RuleSnapshot> = HashMap::new();
+        for row in self.detailed_counters.rows() {
+            let recent = RuleSnapshot::take_recent(&row.counters, self.global_shadow);
+            detailed.entry(row.rule).or_default().merge(recent);
+        }
+        let recent = tables.current.by_name.iter().map(|(name, counters)| {
+            let mut checks = RuleSnapshot::take_recent(counters.to_read(), self.global_shadow);
+            checks.merge(detailed.get(name).copied().unwrap_or_default());
+            (name, checks)
+        });
+        let mut recent: Vec<_> = recent.filter(|(_, recent)| recent.checks > 0).collect();
+        recent.sort_unstable_by_key(|(_, RuleSnapshot { checks, refused, would_refuse })| {
+            Reverse((refused + would_refuse, *checks))
+        });
+        recent.truncate(HISTORY_RULES_MAX);
+        recent.into_iter().map(|(name, recent)| (name.clone(), recent.counts())).collect()
+    }
+
     /// Keeps the latencies so far, from which those of the last minute follow. Call this about once
     /// a second.
     pub fn keep_latency(&self, now: Instant) {
@@ -139,6 +190,8 @@ impl Telemetry {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::domain::fixtures::check_event;
     use crate::domain::{
