@@ -23,6 +23,9 @@ const NO_CHANGES: u64 = 1 << 52;
 /// Reason for which a rehearsed outage keeps a replica from Redis.
 const REHEARSED: &str = "an operator has disabled Redis";
 
+/// Number of failed polls in a row after which the log says so, once.
+const REPORTED_FAILURES: u32 = 3;
+
 /// Position of a replica in the changes that Redis has.
 struct Follower {
     overrides: Arc<OperatorOverrides>,
@@ -39,8 +42,8 @@ struct Follower {
     /// Difference of the checksums that no record explains, for example after a manual deletion.
     drift: u64,
     last_contact: Instant,
-    /// Whether the last poll succeeded; `None` before the first.
-    is_following: Option<bool>,
+    /// Number of polls that failed in a row.
+    failures: u32,
     next_forget: Instant,
 }
 
@@ -62,7 +65,7 @@ pub(crate) async fn run(
         unexplained: None,
         drift: 0,
         last_contact: now,
-        is_following: None,
+        failures: 0,
         next_forget: now + FORGET_INTERVAL,
     };
     let mut ticks = interval(POLL_INTERVAL);
@@ -108,6 +111,12 @@ impl Follower {
         self.overrides.decider.store().redis().is_some_and(|redis| redis.is_store_disabled())
     }
 
+    /// Returns whether the log already says that Redis is down, and why.
+    fn is_outage_known(&self) -> bool {
+        let redis = self.overrides.decider.store().redis();
+        redis.is_some_and(|redis| redis.outage(Clock::System.now()).is_some())
+    }
+
     async fn poll(&mut self) {
         if self.store.is_some() {
             let mut changed = Vec::new();
@@ -121,17 +130,20 @@ impl Follower {
                 Ok(()) => {
                     self.last_contact = Clock::System.monotonic_now();
                     *self.overrides.known_at.lock() = Some(self.last_contact);
-                    if self.is_following == Some(false) {
+                    if self.failures >= REPORTED_FAILURES {
                         tracing::info!("following overrides in Redis again");
                     }
+                    self.failures = 0;
                 }
-                Err(reason) if self.is_following != Some(false) => {
-                    let advice = "overrides known so far stay in force until their end";
-                    tracing::warn!(reason, advice, "cannot follow overrides in Redis");
-                }
-                Err(_) => {}
+                Err(_) => self.failures = self.failures.saturating_add(1),
             }
-            self.is_following = Some(followed.is_ok());
+            if let Err(reason) = &followed
+                && self.failures == REPORTED_FAILURES
+                && !self.is_outage_known()
+            {
+                let advice = "overrides known so far stay in force until their end";
+                tracing::warn!(reason, advice, "cannot follow overrides in Redis");
+            }
         }
         if let Err(reason) = self.forget_old().await {
             tracing::warn!(reason, "cannot remove old tombstones of overrides from Redis");
@@ -238,7 +250,7 @@ impl Follower {
     /// Removes records that have been remembered for long enough, here and in Redis.
     async fn forget_old(&mut self) -> Result<(), String> {
         let now = Clock::System.monotonic_now();
-        if now < self.next_forget || self.is_following == Some(false) {
+        if now < self.next_forget || self.failures > 0 {
             return Ok(());
         }
         self.next_forget = now + FORGET_INTERVAL;
