@@ -10,10 +10,13 @@
 -- ARGV[3]  maximum number of changes
 -- ARGV[4]  time in microseconds after which a replica that has not called is not counted
 --
--- State    records and versions: see override_write.lua. replicas: sorted set of the replicas by the time of
---          their last call
+-- State    records and versions: see override_write.lua; they expire a day after the tombstones in them would
+--          be forgotten if no replica calls, because no replica sends older ones. replicas: sorted set of the
+--          replicas by the time of their last call
 -- Reply    {time, `highest checksum`, number of replicas, ids, records}
--- Cost     TIME, ZADD, ZREMRANGEBYSCORE, PEXPIRE, ZCOUNT and HMGET once; with changes ZRANGEBYSCORE and HMGET
+-- Cost     TIME, ZADD, ZREMRANGEBYSCORE, ZCOUNT and HMGET once, PEXPIRE three times; with changes
+--          ZRANGEBYSCORE and HMGET
+local RECORDS_LIFE = 8 * 86400000
 local time = redis.call('TIME')
 local now, life = time[1] * 1000000 + time[2], ARGV[4] + 0
 -- A server whose memory is full still tells the changes.
@@ -23,6 +26,8 @@ if type(beat) == 'table' and beat.err and not string.find(beat.err, 'OOM', 1, tr
 end
 redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', string.format('%.0f', now - life))
 redis.call('PEXPIRE', KEYS[3], string.format('%.0f', life / 1000))
+redis.call('PEXPIRE', KEYS[1], string.format('%.0f', RECORDS_LIFE))
+redis.call('PEXPIRE', KEYS[2], string.format('%.0f', RECORDS_LIFE))
 local state = redis.call('HMGET', KEYS[1], '')[1] or '0 0'
 local ids, records = {}, {}
 if (string.match(state, '^%d+') or 0) + 0 > ARGV[2] + 0 then

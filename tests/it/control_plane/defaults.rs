@@ -94,7 +94,7 @@ fn an_invalid_file_of_defaults_ends_the_start_with_code_65_and_every_place() {
     for (text, expected) in [
         ("domains: [{domain: a, burst: 0}]", "domains[0].burst: `burst` must be at least 1"),
         ("domains: [{domain: a, cost: 3}]", "domains[0].cost: unknown key \"cost\"; use one of: "),
-        ("domains: [{burst: 3}]", "domains[0]: an entry needs `domain: NAME`"),
+        ("domains: [{burst: 3}]", "domains[0]: an entry must have `domain: NAME`"),
         ("domain: [a]", "a defaults file must have exactly one key, the list `domains`"),
         (
             "domains: [{domain: a, hash_tag: client}]",

@@ -26,6 +26,11 @@ fn overrides_survive_an_emptied_redis_a_rolling_restart_and_a_reload() {
     };
     let before = records();
     assert_eq!(before.len(), 3, "an override, a tombstone, and their sums: {before:?}");
+    for key in ["records", "versions"] {
+        let life = server.ask(&["PTTL", &format!("tg1o:{{overrides}}:{key}")]);
+        let life = redis::from_redis_value::<i64>(life).unwrap();
+        assert!(life > 7 * 86_400_000, "longer than tombstones live: {life} ms");
+    }
     server.ask(&["FLUSHALL"]);
     until("the records to be back", || (records() == before).then_some(()));
     for replica in &mut replicas {
