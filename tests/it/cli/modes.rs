@@ -76,7 +76,7 @@ fn top(serving: &Tidegate, shadow: bool) -> Vec<(String, u64)> {
     let limits = top["last_day"]["limits"].as_array().expect("limits").clone();
     let listed = limits.iter().filter(|limit| limit["shadow"] == shadow);
     let pair = |limit: &Value| {
-        (limit["rule"].as_str().unwrap().into(), limit["refused"].as_u64().unwrap())
+        (limit["rule"].as_str().unwrap().into(), limit["count"].as_u64().unwrap())
     };
     listed.map(pair).collect()
 }
