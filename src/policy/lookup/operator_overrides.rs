@@ -110,14 +110,6 @@ impl Policy {
         Some(Policy { overrides: Some(Arc::new(index)), ..self.clone() })
     }
 
-    /// Returns the overrides in force on the rule that a descriptor with these entries matches: those
-    /// of numbers, then the scale, then the mode.
-    pub fn overrides_in_force(&self, domain: &str, entries: &[Entry<'_>]) -> &[Arc<OverrideEntry>] {
-        let root = self.tree.domain(domain).map(|domain| domain.root);
-        let rule = root.and_then(|root| self.find_rule(root, entries));
-        rule.map_or(&[], Rule::overrides)
-    }
-
     /// Returns the same as [`find`](Self::find), but with the counters of rules that an override
     /// allows or denies without counting.
     pub fn find_counted<'p>(&'p self, request: &Request<'_>) -> Matches<'p> {
