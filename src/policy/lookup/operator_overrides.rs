@@ -7,7 +7,6 @@
 //! Not here: which overrides apply to the values of a descriptor (`override_index`), how long
 //! overrides last, who may set them, and where they are stored (`app`).
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::changed_numbers::{TIERS_FAULT, deny_all, fault, scaled, scaled_number, with_numbers};
@@ -82,15 +81,11 @@ impl Policy {
             return Policy { rules: Arc::clone(loaded), overrides: None, ..self.clone() };
         }
         let index = OverrideIndex::new(Arc::clone(loaded), entries);
-        let domains = self.tree.domains.iter().map(|domain| (domain.root.0, &*domain.name));
-        let domains: HashMap<u32, &str> = domains.collect();
         let rule_in_force = |rule: &Rule| {
-            let domain = domains.get(&self.tree.root_of(rule.node).0).copied().unwrap_or("");
             let path = self.tree.path_to(rule.node);
-            let mut changed = self.apply_overrides(rule, domain, &path, &[], &index);
-            changed.value_overrides =
-                index.sequence_position(domain, path.iter().map(|node| &*node.key));
-            changed
+            let keys = path.iter().map(|node| &*node.key);
+            let value_overrides = index.sequence_position(self.domain_name(rule), keys);
+            Rule { value_overrides, ..self.apply_overrides(rule, &[], &index) }
         };
         let rules = Arc::new(loaded.iter().map(rule_in_force).collect());
         Policy { rules, overrides: Some(Arc::new(index)), ..self.clone() }
@@ -140,10 +135,7 @@ impl Policy {
         let index = self.overrides.as_deref()?;
         let (exact, patterns) = index.value_overrides(at, entries)?;
         let loaded = index.loaded.get(rule.id.0.wrapping_sub(self.first_rule_id) as usize)?;
-        let apply = |values: &[&Arc<OverrideEntry>]| {
-            let path = self.tree.path_to(loaded.node);
-            self.apply_overrides(loaded, self.domain_name(loaded), &path, values, index)
-        };
+        let apply = |values: &[&Arc<OverrideEntry>]| self.apply_overrides(loaded, values, index);
         let Some(exact) = exact else { return patterns.rule_in_force(loaded, entries, apply) };
         let build = || {
             let own = exact.overrides.iter().filter(|entry| allows_rule(&entry.target, loaded));
@@ -158,14 +150,12 @@ impl Policy {
     fn apply_overrides(
         &self,
         loaded: &Rule,
-        domain: &str,
-        path: &[&TreeNode],
         values: &[&Arc<OverrideEntry>],
         index: &OverrideIndex,
     ) -> Rule {
         let mut rule = loaded.clone();
-        let mut ranked: Vec<_> =
-            index.broad(domain, loaded).chain(values.iter().copied()).collect();
+        let broad = index.broad(self.domain_name(loaded), loaded);
+        let mut ranked: Vec<_> = broad.chain(values.iter().copied()).collect();
         if ranked.is_empty() {
             return rule;
         }
@@ -177,7 +167,7 @@ impl Policy {
                     && names_limit(&entry.target, loaded, at)
             };
             let Some(entry) = ranked.iter().find(is_for_limit) else { continue };
-            let changed = self.override_numbers(loaded, domain, path, at, &entry.change);
+            let changed = self.override_numbers(loaded, at, &entry.change);
             let Ok((limit, prefix)) = changed else { continue };
             let spec = &mut Arc::make_mut(&mut rule.limits)[at];
             (spec.bill_limit, spec.limit) = (limit.bill_limit().map(Arc::new), Arc::new(limit));
@@ -221,8 +211,6 @@ impl Policy {
     fn override_numbers(
         &self,
         rule: &Rule,
-        domain: &str,
-        path: &[&TreeNode],
         at: usize,
         change: &OverrideChange,
     ) -> Result<ChangedLimit, OverrideError> {
@@ -260,9 +248,10 @@ impl Policy {
                 );
             }
         }
+        let (path, domain) = (self.tree.path_to(rule.node), self.domain_name(rule));
         let is_whole_path = template.entries.len() == path.len();
         let prefix =
-            spec.identity_prefix(&self.secret, domain, None, &changed, path, is_whole_path);
+            spec.identity_prefix(&self.secret, domain, None, &changed, &path, is_whole_path);
         Ok((changed, Some(prefix)))
     }
 
@@ -277,10 +266,9 @@ impl Policy {
         let mut names: Vec<&str> = Vec::new();
         let mut is_named = false;
         for rule in targeted {
-            let (path, domain) = (self.tree.path_to(rule.node), self.domain_name(rule));
             for at in (0..rule.limits.len()).filter(|at| names_limit(&entry.target, rule, *at)) {
                 is_named = true;
-                self.override_numbers(rule, domain, &path, at, &entry.change)
+                self.override_numbers(rule, at, &entry.change)
                     .map_err(|error| OverrideError(format!("{}: {error}", rule.path)))?;
             }
             names.extend(rule.limits.iter().filter_map(|spec| spec.name.as_deref()));
