@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::changed_numbers::{TIERS_FAULT, deny_all, fault, scaled, scaled_number, with_numbers};
 use super::matcher::{DescriptorMatch, Matches};
 use super::override_index::{
-    OverrideIndex, RuleOverrides, allows_rule, compare_specificity, has_wildcard,
+    OverrideIndex, RuleOverrides, allows_rule, has_wildcard, rule_with_patterns, specificity,
 };
 use super::patterns::NamePattern;
 use super::tree::{Policy, Rule, TreeNode};
@@ -136,10 +136,13 @@ impl Policy {
         let (exact, patterns) = index.value_overrides(at, entries)?;
         let loaded = index.loaded.get(rule.id.0.wrapping_sub(self.first_rule_id) as usize)?;
         let apply = |values: &[&Arc<OverrideEntry>]| self.apply_overrides(loaded, values, index);
-        let Some(exact) = exact else { return patterns.rule_in_force(loaded, entries, apply) };
+        let Some(exact) = exact else {
+            return rule_with_patterns(patterns, loaded, entries, apply);
+        };
         let build = || {
             let own = exact.overrides.iter().filter(|entry| allows_rule(&entry.target, loaded));
-            let values: Vec<_> = own.chain(patterns.matching(loaded, entries)).collect();
+            let matching = patterns.iter().filter(|target| target.matches(loaded, entries));
+            let values: Vec<_> = own.chain(matching.map(|target| &target.entry)).collect();
             (!values.is_empty()).then(|| Box::new(apply(&values)))
         };
         exact.rule.get_or_init(build).as_deref()
@@ -159,7 +162,7 @@ impl Policy {
         if ranked.is_empty() {
             return rule;
         }
-        ranked.sort_by(|a, b| compare_specificity(a, b));
+        ranked.sort_by_cached_key(|entry| specificity(entry));
         let mut applied: Vec<Arc<OverrideEntry>> = Vec::new();
         for at in 0..loaded.limits.len() {
             let is_for_limit = |entry: &&&Arc<OverrideEntry>| {
