@@ -9,12 +9,11 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hash as _, Hasher as _};
+use std::hash::BuildHasher as _;
 use std::sync::{Arc, OnceLock};
 
 use foldhash::fast::RandomState;
-use hashbrown::HashTable;
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 
 use super::patterns::NamePattern;
 use super::tree::Rule;
@@ -59,20 +58,19 @@ type KeySequenceId = (Box<str>, Vec<Box<str>>);
 /// Overrides of values with the same sequence of keys.
 #[derive(Clone, Debug)]
 struct KeySequence {
-    exact: Vec<Arc<HashTable<ExactSlot>>>,
+    /// Overrides of values without `*`, by these values, in [`SHARDS`] parts.
+    exact: Vec<Arc<HashMap<Values, Arc<ExactTarget>, RandomState>>>,
     /// Overrides of values with `*`, the most specific first.
     patterns: Arc<Vec<PatternTarget>>,
 }
 
-/// Hash of values, and their overrides. The hash saves a look at most other targets.
-type ExactSlot = (u64, Arc<ExactTarget>);
+/// Values of a descriptor, each after its length. Short ones are inside the hash table, because each
+/// part of memory that a lookup among 100,000 reads is a cache miss.
+type Values = SmallVec<[u8; 32]>;
 
 /// Overrides of the same values, without `*`; at least one.
 #[derive(Debug)]
 pub(crate) struct ExactTarget {
-    /// Values, each after its length. They are next to `rule`, because each part of memory that a
-    /// lookup among 100,000 reads is a cache miss.
-    values: SmallVec<[u8; 32]>,
     pub overrides: Vec<Arc<OverrideEntry>>,
     /// The rule that these values match, with all overrides in force; `None` if each of them is
     /// restricted to another rule.
@@ -193,12 +191,10 @@ impl OverrideIndex {
         entries: &[Entry<'_>],
     ) -> Option<(Option<&ExactTarget>, &[PatternTarget])> {
         let sequence = self.sequences.get(at as usize)?;
-        let hash = self.hash_values(entries.iter().map(|entry| entry.value));
-        let has_values = |(other, target): &ExactSlot| {
-            *other == hash && target.has_values(entries.iter().map(|entry| entry.value))
-        };
-        let exact = sequence.exact[shard_of(hash)].find(hash, has_values);
-        Some((exact.map(|(_, target)| &**target), &sequence.patterns))
+        // On the stack, unless the values are longer than almost any.
+        let values: SmallVec<[u8; 512]> = join_values(entries.iter().map(|entry| entry.value));
+        let exact = sequence.exact[self.shard_of(&values)].get(&values[..]);
+        Some((exact.map(|target| &**target), &sequence.patterns))
     }
 
     /// Returns whether an override with `*` can be set without exceeding a bound.
@@ -215,44 +211,33 @@ impl OverrideIndex {
     }
 
     fn change_exact(&mut self, at: u32, entry: &Arc<OverrideEntry>, is_set: bool) {
-        let hash = self.hash_values(values_of(&entry.target));
+        let values: Values =
+            join_values(entry.target.entries.iter().map(|(_, value)| value.as_bytes()));
+        let shard = self.shard_of(&values);
         let sequence = Arc::make_mut(&mut self.sequences[at as usize]);
-        let shard = Arc::make_mut(&mut sequence.exact[shard_of(hash)]);
-        let has_values = |slot: &ExactSlot| slot.1.has_values(values_of(&entry.target));
-        let mut overrides = match shard.find_entry(hash, has_values) {
-            Ok(found) => found.remove().0.1.overrides.clone(),
-            Err(_) => Vec::new(),
-        };
+        let shard = Arc::make_mut(&mut sequence.exact[shard]);
+        let former = shard.remove(&values);
+        let mut overrides = former.map_or_else(Vec::new, |target| target.overrides.clone());
         overrides.retain(|other| !has_same_identity(other, entry));
         overrides.extend(is_set.then(|| Arc::clone(entry)));
         if !overrides.is_empty() {
-            let values = values_of(&entry.target)
-                .flat_map(|value| value_length(value).into_iter().chain(value.iter().copied()));
-            let (values, rule) = (values.collect(), OnceLock::new());
-            let target = Arc::new(ExactTarget { values, overrides, rule });
-            shard.insert_unique(hash, (hash, target), |slot| slot.0);
+            shard.insert(values, Arc::new(ExactTarget { overrides, rule: OnceLock::new() }));
         }
     }
 
-    fn hash_values<'v>(&self, values: impl Iterator<Item = &'v [u8]>) -> u64 {
-        let mut hasher = self.hash.build_hasher();
-        values.for_each(|value| value.hash(&mut hasher));
-        hasher.finish()
+    fn shard_of(&self, values: &[u8]) -> usize {
+        self.hash.hash_one(values) as usize % SHARDS
     }
 }
 
-/// Returns the part of a hash table. A table itself uses the lowest and the highest bits.
-fn shard_of(hash: u64) -> usize {
-    (hash >> 32) as usize % SHARDS
-}
-
-impl ExactTarget {
-    fn has_values<'v>(&self, mut values: impl Iterator<Item = &'v [u8]>) -> bool {
-        let rest = values.try_fold(&self.values[..], |rest, value| {
-            rest.strip_prefix(&value_length(value))?.strip_prefix(value)
-        });
-        rest.is_some_and(<[u8]>::is_empty)
+/// Joins values, each after its length.
+fn join_values<'v, A: Array<Item = u8>>(values: impl Iterator<Item = &'v [u8]>) -> SmallVec<A> {
+    let mut joined = SmallVec::new();
+    for value in values {
+        joined.extend_from_slice(&(value.len() as u32).to_le_bytes());
+        joined.extend_from_slice(value);
     }
+    joined
 }
 
 /// Returns the most specific overrides with `*` within the bounds, in this order.
@@ -348,14 +333,6 @@ fn has_same_identity(a: &OverrideEntry, b: &OverrideEntry) -> bool {
 
 pub(crate) fn has_wildcard(target: &OverrideTarget) -> bool {
     target.entries.iter().any(|(_, value)| value.contains('*'))
-}
-
-fn value_length(value: &[u8]) -> [u8; 4] {
-    (value.len() as u32).to_le_bytes()
-}
-
-fn values_of(target: &OverrideTarget) -> impl Iterator<Item = &[u8]> {
-    target.entries.iter().map(|(_, value)| value.as_bytes())
 }
 
 fn sequence_id(target: &OverrideTarget) -> KeySequenceId {
