@@ -19,7 +19,7 @@ use crate::domain::{Micros, RpcOutcome, Source};
 const INTERVAL: Micros = Micros::from_secs(10);
 
 /// Maximum number of points: an hour. With [`SERIES`] and [`HISTORY_RULES_MAX`] rules, the history
-/// takes at most 0.5 MB, apart from the names of the rules.
+/// takes at most 0.5 MB, apart from the names of the rules and the counts at the last point.
 const POINTS_MAX: usize = 360;
 
 /// Maximum number of rules with a history. A policy may have 100,000 rules.
@@ -59,6 +59,8 @@ struct Baseline {
     interval: u64,
     at: Instant,
     totals: ProcessTotals,
+    /// Rules that were checked at least once.
+    rules: HashMap<RuleName, RuleSnapshot>,
 }
 
 #[derive(Debug)]
@@ -91,7 +93,7 @@ struct RuleReport {
 
 impl History {
     /// Adds the point that ends now. The first call only stores the baseline.
-    fn add(&mut self, next: Baseline, checks: Vec<(RuleName, RuleSnapshot)>) {
+    fn add(&mut self, next: Baseline) {
         let Some(before) = self.baseline.replace(next) else { return };
         let Some(next) = &self.baseline else { return };
         let seconds = next.at.saturating_duration_since(before.at).as_secs_f64().max(1e-3);
@@ -105,12 +107,12 @@ impl History {
         self.intervals.push_back(next.interval);
         self.points.push_back(point_values(&before.totals, &next.totals, rate));
         self.rules.iter_mut().for_each(|rule| rule.points.push_back([0.0; RULE_SERIES.len()]));
-        for (name, RuleSnapshot { checks, refused, would_refuse }) in checks {
-            let found = self.rules.iter().position(|rule| rule.name == name);
+        for (name, RuleSnapshot { checks, refused, would_refuse }) in recent_checks(&before, next) {
+            let found = self.rules.iter().position(|rule| rule.name == *name);
             let at = found.unwrap_or_else(|| {
                 let mut points = VecDeque::with_capacity(POINTS_MAX);
                 points.resize(self.points.len(), [0.0; RULE_SERIES.len()]);
-                self.rules.push(RuleHistory { name, points });
+                self.rules.push(RuleHistory { name: name.clone(), points });
                 self.rules.len() - 1
             });
             let point = self.rules[at].points.back_mut();
@@ -194,38 +196,29 @@ impl Telemetry {
         } else if last.is_some_and(|last| interval <= last) {
             return;
         }
-        let baseline = Baseline { interval, at, totals: self.sum_workers() };
-        history.add(baseline, self.take_recent_checks());
+        let rules = self.snapshot().rules.into_iter().filter(|(_, sums)| sums.checks > 0).collect();
+        history.add(Baseline { interval, at, totals: self.sum_workers(), rules });
     }
 
     /// Returns the history of the last hour, with at most `rules_max` rules.
     pub fn history(&self, rules_max: usize) -> HistoryReport {
         self.history.lock().report(rules_max)
     }
+}
 
-    /// Returns the checks since the previous call of this method, of the rules with the most
-    /// rejections, then of the busiest. Copies only the names of these, while a
-    /// [`snapshot`](Telemetry::snapshot) copies those of all rules, of which there may be 100,000.
-    fn take_recent_checks(&self) -> Vec<(RuleName, RuleSnapshot)> {
-        let tables = self.rule_tables();
-        let mut detailed: HashMap<RuleName, RuleSnapshot> = HashMap::new();
-        for row in self.detailed_counters.rows() {
-            let recent = row.counters.take_recent_checks(self.global_shadow);
-            detailed.entry(row.rule).or_default().merge(recent);
-        }
-        let recent = tables.current.by_name.iter().map(|(name, counters)| {
-            let met = counters.if_met().map(|met| met.take_recent_checks(self.global_shadow));
-            let mut checks = met.unwrap_or_default();
-            checks.merge(detailed.get(name).copied().unwrap_or_default());
-            (name, checks)
-        });
-        let mut recent: Vec<_> = recent.filter(|(_, recent)| recent.checks > 0).collect();
-        recent.sort_unstable_by_key(|(_, RuleSnapshot { checks, refused, would_refuse })| {
-            Reverse((refused + would_refuse, *checks))
-        });
-        recent.truncate(HISTORY_RULES_MAX);
-        recent.into_iter().map(|(name, recent)| (name.clone(), recent)).collect()
-    }
+/// Returns the checks between two points, of the rules with the most rejections, then of the busiest.
+fn recent_checks<'n>(before: &Baseline, next: &'n Baseline) -> Vec<(&'n RuleName, RuleSnapshot)> {
+    let none = RuleSnapshot::default();
+    let since = |(name, now): (&'n RuleName, &RuleSnapshot)| {
+        (name, now.since(before.rules.get(name).unwrap_or(&none)))
+    };
+    let mut recent: Vec<_> =
+        next.rules.iter().map(since).filter(|(_, recent)| recent.checks > 0).collect();
+    recent.sort_unstable_by_key(|(_, RuleSnapshot { checks, refused, would_refuse })| {
+        Reverse((refused + would_refuse, *checks))
+    });
+    recent.truncate(HISTORY_RULES_MAX);
+    recent
 }
 
 #[cfg(test)]

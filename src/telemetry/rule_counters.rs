@@ -5,11 +5,10 @@
 //! counters per worker would take 18 MB per core for 100,000 rules.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use super::hit_counts::HitCounts;
-use super::snapshot::RuleSnapshot;
 use crate::domain::{CheckEvent, LossCause, LostBill, RuleId, Source, Verdict};
 
 /// Name that identifies a rule in metrics and stays the same across policy reloads.
@@ -55,8 +54,6 @@ pub(super) struct RuleCounters {
     /// Number of checks that the rule had refused when the log of rejected calls last named the
     /// rule.
     refused_when_logged: AtomicU64,
-    /// Lower bits of the rule's [`RuleSnapshot`] when the history last read it.
-    seen_by_history: [AtomicU32; 3],
 }
 
 impl RuleCounters {
@@ -116,26 +113,6 @@ impl RuleCounters {
         refused.saturating_sub(self.refused_when_logged.swap(refused, Ordering::Relaxed))
     }
 
-    /// Returns the checks since the previous call of this method, for the history.
-    pub(super) fn take_recent_checks(&self, global_shadow: bool) -> RuleSnapshot {
-        let mut sums = RuleSnapshot::default();
-        sums.add(self, global_shadow);
-        let take = |at: usize, sum: u64| {
-            let (sum, seen) = (sum as u32, &self.seen_by_history[at]);
-            // Negative if a refusal was read before it was found not to reject its call.
-            let more = sum.wrapping_sub(seen.load(Ordering::Relaxed)) as i32;
-            if more != 0 {
-                seen.store(sum, Ordering::Relaxed);
-            }
-            more.max(0) as u64
-        };
-        RuleSnapshot {
-            checks: take(0, sums.checks),
-            refused: take(1, sums.refused),
-            would_refuse: take(2, sums.would_refuse),
-        }
-    }
-
     /// Returns whether the rule has rejected a bill (a report of hits already used) after a peek (a
     /// check with 0 hits).
     pub(super) fn has_lost_bill(&self) -> bool {
@@ -175,11 +152,7 @@ impl TableCounters {
     /// Returns the counters to read; zeros if the rule was never met.
     pub(super) fn to_read(&self) -> &RuleCounters {
         static NEVER_MET: LazyLock<RuleCounters> = LazyLock::new(RuleCounters::default);
-        self.if_met().unwrap_or(&NEVER_MET)
-    }
-
-    pub(super) fn if_met(&self) -> Option<&RuleCounters> {
-        self.0.get().map(|counters| &**counters)
+        self.0.get().map_or(&NEVER_MET, |counters| counters)
     }
 }
 

@@ -36,21 +36,23 @@ pub struct RuleSnapshot {
 }
 
 impl RuleSnapshot {
-    pub(super) fn merge(&mut self, other: RuleSnapshot) {
-        self.checks += other.checks;
-        self.refused += other.refused;
-        self.would_refuse += other.would_refuse;
-    }
-
-    pub(super) fn add(&mut self, counters: &RuleCounters, global_shadow: bool) {
+    fn add(&mut self, counters: &RuleCounters, global_shadow: bool) {
         let [passed, over] = counters.checks().map(|by_source| by_source.iter().sum::<u64>());
         // The two counts are not read at the same moment.
         let would_refuse = if global_shadow { over } else { counters.would_refuse().min(over) };
-        self.merge(RuleSnapshot {
-            checks: passed + over,
-            refused: over - would_refuse,
-            would_refuse,
-        });
+        self.checks += passed + over;
+        self.refused += over - would_refuse;
+        self.would_refuse += would_refuse;
+    }
+
+    /// Returns the checks since an earlier snapshot of the rule.
+    pub(super) fn since(&self, earlier: &RuleSnapshot) -> RuleSnapshot {
+        // A refusal may have been read before it was found not to reject its call.
+        RuleSnapshot {
+            checks: self.checks.saturating_sub(earlier.checks),
+            refused: self.refused.saturating_sub(earlier.refused),
+            would_refuse: self.would_refuse.saturating_sub(earlier.would_refuse),
+        }
     }
 }
 
