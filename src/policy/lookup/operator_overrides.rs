@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use super::changed_numbers::{TIERS_FAULT, deny_all, fault, scaled, scaled_number, with_numbers};
+use super::changed_numbers::{TIERS_FAULT, deny_all, scaled, scaled_number, with_numbers};
 use super::matcher::{DescriptorMatch, Matches};
 use super::override_index::{
     OverrideIndex, RuleOverrides, allows_rule, has_wildcard, rule_with_patterns, specificity,
@@ -18,7 +18,7 @@ use super::patterns::NamePattern;
 use super::tree::{Policy, Rule, TreeNode};
 use crate::domain::{Algorithm, Entry, FixedWindow, Limit, Override, Request, Window};
 use crate::policy::override_entry::{
-    OverrideChange, OverrideEntry, OverrideError, OverrideMode, OverrideTarget,
+    OverrideChange, OverrideEntry, OverrideMode, OverrideTarget, fault,
 };
 use crate::policy::spec::{LimitSpec, TiersSpec, ValueSpec};
 use crate::policy::time_zone::{anchored_calendar, parse_anchor};
@@ -42,7 +42,7 @@ impl Policy {
     ///
     /// Returns an error for numbers that a targeted rule could not have, for `deny` or numbers if all
     /// targeted rules are unlimited, and for a target with `*` that exceeds a bound.
-    pub fn check_override(&self, entry: &OverrideEntry) -> Result<Fit, OverrideError> {
+    pub fn check_override(&self, entry: &OverrideEntry) -> Result<Fit, String> {
         let targeted = self.targeted_rules(&entry.target);
         if targeted.is_empty() {
             return Ok(Fit::Unmatched);
@@ -216,7 +216,7 @@ impl Policy {
         rule: &Rule,
         at: usize,
         change: &OverrideChange,
-    ) -> Result<ChangedLimit, OverrideError> {
+    ) -> Result<ChangedLimit, String> {
         let (spec, template) = (&rule.limits[at], &rule.key_templates[at]);
         let OverrideChange::Numbers { limit, burst, anchor } = change else {
             return Ok((Limit::clone(&spec.limit), None));
@@ -258,11 +258,7 @@ impl Policy {
         Ok((changed, Some(prefix)))
     }
 
-    fn check_numbers(
-        &self,
-        targeted: &[&Rule],
-        entry: &OverrideEntry,
-    ) -> Result<(), OverrideError> {
+    fn check_numbers(&self, targeted: &[&Rule], entry: &OverrideEntry) -> Result<(), String> {
         if !matches!(entry.change, OverrideChange::Numbers { .. }) {
             return Ok(());
         }
@@ -272,7 +268,7 @@ impl Policy {
             for at in (0..rule.limits.len()).filter(|at| names_limit(&entry.target, rule, *at)) {
                 is_named = true;
                 self.override_numbers(rule, at, &entry.change)
-                    .map_err(|error| OverrideError(format!("{}: {error}", rule.path)))?;
+                    .map_err(|error| format!("{}: {error}", rule.path))?;
             }
             names.extend(rule.limits.iter().filter_map(|spec| spec.name.as_deref()));
             if entry.target.limit_name.is_none() && rule.limits.len() > 1 {
