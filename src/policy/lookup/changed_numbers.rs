@@ -34,24 +34,15 @@ pub(crate) fn with_numbers(
             None => Ok(Limit { rate, ..deny_all(limit) }),
         };
     }
-    let algorithm = match &limit.algorithm {
-        Algorithm::FixedWindow(fixed) => {
-            Algorithm::FixedWindow(FixedWindow { hits, window: fixed.window.clone() })
-        }
-        Algorithm::SlidingWindow(SlidingWindow { length, .. }) => {
-            Algorithm::SlidingWindow(SlidingWindow { hits, length: *length })
-        }
-        Algorithm::SlidingLog(SlidingLog { length, .. }) => {
-            Algorithm::SlidingLog(SlidingLog { hits, length: *length })
-        }
-        Algorithm::Concurrency(Concurrency { lease, .. }) => {
-            Algorithm::Concurrency(Concurrency { slots: hits, lease: *lease })
-        }
-        Algorithm::Bucket(bucket) => {
-            Algorithm::Bucket(bucket_with_numbers(limit, bucket, hits, burst)?)
-        }
+    let mut algorithm = limit.algorithm.clone();
+    match &mut algorithm {
+        Algorithm::FixedWindow(FixedWindow { hits: old, .. })
+        | Algorithm::SlidingWindow(SlidingWindow { hits: old, .. })
+        | Algorithm::SlidingLog(SlidingLog { hits: old, .. })
+        | Algorithm::Concurrency(Concurrency { slots: old, .. }) => *old = hits,
+        Algorithm::Bucket(bucket) => *bucket = bucket_with_numbers(limit, bucket, hits, burst)?,
         Algorithm::Hybrid(_) => return fault(TIERS_FAULT),
-    };
+    }
     let hits_max = algorithm.hits_max();
     if hits.0 > hits_max {
         return fault(format!("`limit` is beyond the algorithm; the largest is {hits_max}"));
