@@ -86,11 +86,14 @@ impl Limit {
         if fraction.is_whole() {
             return self.clone();
         }
-        let algorithm = match &self.algorithm {
-            Algorithm::FixedWindow(window) => Algorithm::FixedWindow(FixedWindow {
-                hits: fraction.of_hits(window.hits),
-                window: window.window.clone(),
-            }),
+        let mut algorithm = self.algorithm.clone();
+        match &mut algorithm {
+            Algorithm::FixedWindow(FixedWindow { hits, .. })
+            | Algorithm::SlidingWindow(SlidingWindow { hits, .. })
+            | Algorithm::SlidingLog(SlidingLog { hits, .. })
+            | Algorithm::Concurrency(Concurrency { slots: hits, .. }) => {
+                *hits = fraction.of_hits(*hits);
+            }
             Algorithm::Bucket(bucket) => {
                 let burst = fraction.of_hits(bucket.burst);
                 let at_most = SCALED_PRODUCT_MAX / burst.0.max(1);
@@ -104,29 +107,17 @@ impl Limit {
                 };
                 let floor = fraction.of_hits(bucket.floor).min(burst);
                 let debt_burst = bucket.debt_at(refill).max(burst);
-                Algorithm::Bucket(Bucket { burst, debt_burst, refill, floor, leaky: bucket.leaky })
+                *bucket = Bucket { burst, debt_burst, refill, floor, leaky: bucket.leaky };
             }
-            Algorithm::SlidingWindow(window) => Algorithm::SlidingWindow(SlidingWindow {
-                hits: fraction.of_hits(window.hits),
-                ..window.clone()
-            }),
-            Algorithm::SlidingLog(log) => Algorithm::SlidingLog(SlidingLog {
-                hits: fraction.of_hits(log.hits),
-                ..log.clone()
-            }),
             Algorithm::Hybrid(classes) => {
                 let burst = fraction.of_hits(classes.burst);
                 let hits = fraction.of_hits(classes.hits);
                 let refill = u128::from(classes.expiry_burst.0) * u128::from(hits.0);
                 let same_refill = refill.div_ceil(u128::from(classes.hits.0.max(1)));
                 let expiry_burst = Hits(u64::try_from(same_refill).unwrap_or(u64::MAX)).max(burst);
-                Algorithm::Hybrid(Hybrid { burst, expiry_burst, hits, ..classes.clone() })
+                *classes = Hybrid { burst, expiry_burst, hits, ..classes.clone() };
             }
-            Algorithm::Concurrency(slots) => Algorithm::Concurrency(Concurrency {
-                slots: fraction.of_hits(slots.slots),
-                ..slots.clone()
-            }),
-        };
+        }
         Limit { algorithm, ..self.clone() }
     }
 }

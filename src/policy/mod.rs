@@ -34,9 +34,7 @@ pub use lookup::operator_overrides::Fit;
 pub use lookup::override_index::{PATTERN_COMBINATIONS_MAX, PATTERN_TARGETS_MAX};
 pub use lookup::request_override::compile_override;
 pub use lookup::tree::{Policy, Rule};
-pub use override_entry::{
-    OverrideChange, OverrideEntry, OverrideError, OverrideMode, OverrideTarget,
-};
+pub use override_entry::{OverrideChange, OverrideEntry, OverrideMode, OverrideTarget};
 #[cfg(feature = "server")]
 pub use override_json::{BY_BYTES_MAX, OVERRIDE_BYTES_MAX, REASON_BYTES_MAX};
 pub use read_budget::{NODES_MAX, READ_BYTES_MAX, ReadBudget};

@@ -71,17 +71,10 @@ named_enum! {
     }
 }
 
-/// Reason why an override cannot be set. Says what to do instead; retrying does not help.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OverrideError(pub String);
-
-impl fmt::Display for OverrideError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
+/// Returns the reason why an override cannot be set. Says what to do instead; retrying does not help.
+pub(super) fn fault<T>(message: impl Into<String>) -> Result<T, String> {
+    Err(message.into())
 }
-
-impl std::error::Error for OverrideError {}
 
 impl OverrideEntry {
     /// Returns the identity of the override: its target, the limit's name, and the kind of its
@@ -92,9 +85,7 @@ impl OverrideEntry {
         let descriptor = (!entries.is_empty()).then(|| format_descriptor(entries));
         serde_json::json!([domain, rule, descriptor, limit_name, self.change.kind()]).to_string()
     }
-}
 
-impl OverrideEntry {
     /// Returns the domain of the override with this id; `None` if the text is not an id.
     #[cfg(feature = "server")]
     pub fn domain_of_id(id: &str) -> Option<String> {

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::override_entry::{
-    OverrideChange, OverrideEntry, OverrideError, OverrideMode, OverrideTarget, format_time,
+    OverrideChange, OverrideEntry, OverrideMode, OverrideTarget, fault, format_time,
 };
 use crate::domain::{Bounds, Micros, format_descriptor, parse_descriptor};
 
@@ -79,10 +79,10 @@ impl OverrideEntry {
     /// let text = r#"{"descriptor":"api_token=acme","domain":"edge","limit":500}"#;
     /// assert_eq!(OverrideEntry::from_json(text).unwrap().to_json(), text);
     /// ```
-    pub fn from_json(text: &str) -> Result<OverrideEntry, OverrideError> {
+    pub fn from_json(text: &str) -> Result<OverrideEntry, String> {
         check_length("an override", text.len(), OVERRIDE_BYTES_MAX)?;
         let fields: Fields = serde_json::from_str(text)
-            .map_err(|error| OverrideError(format!("the override is not valid JSON: {error}")))?;
+            .map_err(|error| format!("the override is not valid JSON: {error}"))?;
         let numbers = (fields.limit, fields.burst, fields.anchor);
         let change = match (numbers, fields.scale, fields.mode) {
             ((None, None, None), Some(scale), None) => {
@@ -99,11 +99,11 @@ impl OverrideEntry {
                 );
             }
         };
-        let descriptor = fields.descriptor.as_deref().map(parse_descriptor).transpose();
+        let descriptor = fields.descriptor.as_deref().map(parse_descriptor).transpose()?;
         let target = OverrideTarget {
             domain: fields.domain,
             rule: fields.rule,
-            entries: descriptor.map_err(OverrideError)?.unwrap_or_default(),
+            entries: descriptor.unwrap_or_default(),
             limit_name: fields.limit_name,
         };
         let entry = OverrideEntry {
@@ -124,7 +124,7 @@ impl OverrideEntry {
     /// # Errors
     ///
     /// Returns an error for a field that is empty, too long, out of range, or not allowed here.
-    pub fn check_bounds(&self) -> Result<(), OverrideError> {
+    pub fn check_bounds(&self) -> Result<(), String> {
         let OverrideTarget { domain, rule, entries, limit_name } = &self.target;
         if domain.is_empty() {
             return fault("an override must have a `domain`; `/rlconfig` lists them");
@@ -163,11 +163,7 @@ impl OverrideEntry {
 const PERCENT_FAULT: &str = "`scale` must be a whole percentage from `1%` to `100%`; use `mode` \
                              with `deny` to allow nothing, or numbers to allow more";
 
-fn fault<T>(message: impl Into<String>) -> Result<T, OverrideError> {
-    Err(OverrideError(message.into()))
-}
-
-fn check_length(what: &str, length: usize, length_max: usize) -> Result<(), OverrideError> {
+fn check_length(what: &str, length: usize, length_max: usize) -> Result<(), String> {
     if length <= length_max {
         return Ok(());
     }
@@ -176,19 +172,19 @@ fn check_length(what: &str, length: usize, length_max: usize) -> Result<(), Over
     ))
 }
 
-fn parse_percent(text: &str) -> Result<u32, OverrideError> {
+fn parse_percent(text: &str) -> Result<u32, String> {
     let digits = text.strip_suffix('%').filter(|digits| !digits.starts_with('+'));
     let percent = digits.and_then(|digits| digits.parse().ok());
     percent.filter(|percent| (1..=100).contains(percent)).map_or_else(|| fault(PERCENT_FAULT), Ok)
 }
 
-fn parse_mode(text: &str) -> Result<OverrideMode, OverrideError> {
+fn parse_mode(text: &str) -> Result<OverrideMode, String> {
     let mode = OverrideMode::ALL.into_iter().find(|mode| mode.as_str() == text);
     mode.map_or_else(|| fault("`mode` must be `unlimited`, `deny`, or `shadow`"), Ok)
 }
 
 /// Parses a time after 1970 as in RFC 3339.
-fn parse_time(text: &str) -> Result<Micros, OverrideError> {
+fn parse_time(text: &str) -> Result<Micros, String> {
     let time = text.parse::<jiff::Timestamp>().ok();
     let micros = time.and_then(|time| u64::try_from(time.as_microsecond()).ok());
     let message = "`until` and `set_at` must be times such as `2026-12-01T00:00:00Z`";

@@ -7,7 +7,7 @@ use crate::domain::{
     Algorithm, Bucket, Charge, Concurrency, FixedWindow, Fraction, Hits, Limit, Micros,
     OnStoreFailure, Rate, Refill, SlidingLog, SlidingWindow, Window,
 };
-use crate::policy::override_entry::OverrideError;
+use crate::policy::override_entry::fault;
 
 /// Returns a limit with `number` as its `requests_per_unit`. Without `burst`, the burst of a bucket
 /// changes in proportion.
@@ -19,7 +19,7 @@ pub(crate) fn with_numbers(
     limit: &Limit,
     number: u32,
     burst: Option<u64>,
-) -> Result<Limit, OverrideError> {
+) -> Result<Limit, String> {
     let (hits, rate) = (Hits(number.into()), Rate { requests_per_unit: number, ..limit.rate });
     match (&limit.algorithm, burst) {
         (Algorithm::Bucket(_), Some(0)) => return fault("`burst` must be at least 1"),
@@ -34,24 +34,15 @@ pub(crate) fn with_numbers(
             None => Ok(Limit { rate, ..deny_all(limit) }),
         };
     }
-    let algorithm = match &limit.algorithm {
-        Algorithm::FixedWindow(fixed) => {
-            Algorithm::FixedWindow(FixedWindow { hits, window: fixed.window.clone() })
-        }
-        Algorithm::SlidingWindow(SlidingWindow { length, .. }) => {
-            Algorithm::SlidingWindow(SlidingWindow { hits, length: *length })
-        }
-        Algorithm::SlidingLog(SlidingLog { length, .. }) => {
-            Algorithm::SlidingLog(SlidingLog { hits, length: *length })
-        }
-        Algorithm::Concurrency(Concurrency { lease, .. }) => {
-            Algorithm::Concurrency(Concurrency { slots: hits, lease: *lease })
-        }
-        Algorithm::Bucket(bucket) => {
-            Algorithm::Bucket(bucket_with_numbers(limit, bucket, hits, burst)?)
-        }
+    let mut algorithm = limit.algorithm.clone();
+    match &mut algorithm {
+        Algorithm::FixedWindow(FixedWindow { hits: old, .. })
+        | Algorithm::SlidingWindow(SlidingWindow { hits: old, .. })
+        | Algorithm::SlidingLog(SlidingLog { hits: old, .. })
+        | Algorithm::Concurrency(Concurrency { slots: old, .. }) => *old = hits,
+        Algorithm::Bucket(bucket) => *bucket = bucket_with_numbers(limit, bucket, hits, burst)?,
         Algorithm::Hybrid(_) => return fault(TIERS_FAULT),
-    };
+    }
     let hits_max = algorithm.hits_max();
     if hits.0 > hits_max {
         return fault(format!("`limit` is beyond the algorithm; the largest is {hits_max}"));
@@ -64,7 +55,7 @@ fn bucket_with_numbers(
     bucket: &Bucket,
     hits: Hits,
     burst: Option<u64>,
-) -> Result<Bucket, OverrideError> {
+) -> Result<Bucket, String> {
     let refill = Refill::per_window(hits, limit.rate.window());
     let burst = match (burst, limit.rate.requests_per_unit) {
         (Some(burst), _) => burst,
@@ -144,7 +135,3 @@ pub(crate) fn deny_all(limit: &Limit) -> Limit {
 /// Error for numbers on a limit with consumer classes.
 pub(crate) const TIERS_FAULT: &str =
     "numbers cannot override `tiers`; use `scale`, or change the policy";
-
-pub(crate) fn fault<T>(message: impl Into<String>) -> Result<T, OverrideError> {
-    Err(OverrideError(message.into()))
-}

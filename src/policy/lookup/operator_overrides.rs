@@ -7,19 +7,18 @@
 //! Not here: which overrides apply to the values of a descriptor (`override_index`), how long
 //! overrides last, who may set them, and where they are stored (`app`).
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::changed_numbers::{TIERS_FAULT, deny_all, fault, scaled, scaled_number, with_numbers};
+use super::changed_numbers::{TIERS_FAULT, deny_all, scaled, scaled_number, with_numbers};
 use super::matcher::{DescriptorMatch, Matches};
 use super::override_index::{
-    OverrideIndex, RuleOverrides, allows_rule, compare_specificity, has_wildcard,
+    OverrideIndex, RuleOverrides, allows_rule, has_wildcard, rule_with_patterns, specificity,
 };
 use super::patterns::NamePattern;
 use super::tree::{Policy, Rule, TreeNode};
 use crate::domain::{Algorithm, Entry, FixedWindow, Limit, Override, Request, Window};
 use crate::policy::override_entry::{
-    OverrideChange, OverrideEntry, OverrideError, OverrideMode, OverrideTarget,
+    OverrideChange, OverrideEntry, OverrideMode, OverrideTarget, fault,
 };
 use crate::policy::spec::{LimitSpec, TiersSpec, ValueSpec};
 use crate::policy::time_zone::{anchored_calendar, parse_anchor};
@@ -43,7 +42,7 @@ impl Policy {
     ///
     /// Returns an error for numbers that a targeted rule could not have, for `deny` or numbers if all
     /// targeted rules are unlimited, and for a target with `*` that exceeds a bound.
-    pub fn check_override(&self, entry: &OverrideEntry) -> Result<Fit, OverrideError> {
+    pub fn check_override(&self, entry: &OverrideEntry) -> Result<Fit, String> {
         let targeted = self.targeted_rules(&entry.target);
         if targeted.is_empty() {
             return Ok(Fit::Unmatched);
@@ -82,15 +81,11 @@ impl Policy {
             return Policy { rules: Arc::clone(loaded), overrides: None, ..self.clone() };
         }
         let index = OverrideIndex::new(Arc::clone(loaded), entries);
-        let domains = self.tree.domains.iter().map(|domain| (domain.root.0, &*domain.name));
-        let domains: HashMap<u32, &str> = domains.collect();
         let rule_in_force = |rule: &Rule| {
-            let domain = domains.get(&self.tree.root_of(rule.node).0).copied().unwrap_or("");
             let path = self.tree.path_to(rule.node);
-            let mut changed = self.apply_overrides(rule, domain, &path, &[], &index);
-            changed.value_overrides =
-                index.sequence_position(domain, path.iter().map(|node| &*node.key));
-            changed
+            let keys = path.iter().map(|node| &*node.key);
+            let value_overrides = index.sequence_position(self.domain_name(rule), keys);
+            Rule { value_overrides, ..self.apply_overrides(rule, &[], &index) }
         };
         let rules = Arc::new(loaded.iter().map(rule_in_force).collect());
         Policy { rules, overrides: Some(Arc::new(index)), ..self.clone() }
@@ -108,14 +103,6 @@ impl Policy {
     ) -> Option<Policy> {
         let index = self.overrides.as_ref()?.with_exact_changes(ended, set)?;
         Some(Policy { overrides: Some(Arc::new(index)), ..self.clone() })
-    }
-
-    /// Returns the overrides in force on the rule that a descriptor with these entries matches: those
-    /// of numbers, then the scale, then the mode.
-    pub fn overrides_in_force(&self, domain: &str, entries: &[Entry<'_>]) -> &[Arc<OverrideEntry>] {
-        let root = self.tree.domain(domain).map(|domain| domain.root);
-        let rule = root.and_then(|root| self.find_rule(root, entries));
-        rule.map_or(&[], Rule::overrides)
     }
 
     /// Returns the same as [`find`](Self::find), but with the counters of rules that an override
@@ -148,14 +135,14 @@ impl Policy {
         let index = self.overrides.as_deref()?;
         let (exact, patterns) = index.value_overrides(at, entries)?;
         let loaded = index.loaded.get(rule.id.0.wrapping_sub(self.first_rule_id) as usize)?;
-        let apply = |values: &[&Arc<OverrideEntry>]| {
-            let path = self.tree.path_to(loaded.node);
-            self.apply_overrides(loaded, self.domain_name(loaded), &path, values, index)
+        let apply = |values: &[&Arc<OverrideEntry>]| self.apply_overrides(loaded, values, index);
+        let Some(exact) = exact else {
+            return rule_with_patterns(patterns, loaded, entries, apply);
         };
-        let Some(exact) = exact else { return patterns.rule_in_force(loaded, entries, apply) };
         let build = || {
             let own = exact.overrides.iter().filter(|entry| allows_rule(&entry.target, loaded));
-            let values: Vec<_> = own.chain(patterns.matching(loaded, entries)).collect();
+            let matching = patterns.iter().filter(|target| target.matches(loaded, entries));
+            let values: Vec<_> = own.chain(matching.map(|target| &target.entry)).collect();
             (!values.is_empty()).then(|| Box::new(apply(&values)))
         };
         exact.rule.get_or_init(build).as_deref()
@@ -166,18 +153,16 @@ impl Policy {
     fn apply_overrides(
         &self,
         loaded: &Rule,
-        domain: &str,
-        path: &[&TreeNode],
         values: &[&Arc<OverrideEntry>],
         index: &OverrideIndex,
     ) -> Rule {
         let mut rule = loaded.clone();
-        let mut ranked: Vec<_> =
-            index.broad(domain, loaded).chain(values.iter().copied()).collect();
+        let broad = index.broad(self.domain_name(loaded), loaded);
+        let mut ranked: Vec<_> = broad.chain(values.iter().copied()).collect();
         if ranked.is_empty() {
             return rule;
         }
-        ranked.sort_by(|a, b| compare_specificity(a, b));
+        ranked.sort_by_cached_key(|entry| specificity(entry));
         let mut applied: Vec<Arc<OverrideEntry>> = Vec::new();
         for at in 0..loaded.limits.len() {
             let is_for_limit = |entry: &&&Arc<OverrideEntry>| {
@@ -185,7 +170,7 @@ impl Policy {
                     && names_limit(&entry.target, loaded, at)
             };
             let Some(entry) = ranked.iter().find(is_for_limit) else { continue };
-            let changed = self.override_numbers(loaded, domain, path, at, &entry.change);
+            let changed = self.override_numbers(loaded, at, &entry.change);
             let Ok((limit, prefix)) = changed else { continue };
             let spec = &mut Arc::make_mut(&mut rule.limits)[at];
             (spec.bill_limit, spec.limit) = (limit.bill_limit().map(Arc::new), Arc::new(limit));
@@ -229,11 +214,9 @@ impl Policy {
     fn override_numbers(
         &self,
         rule: &Rule,
-        domain: &str,
-        path: &[&TreeNode],
         at: usize,
         change: &OverrideChange,
-    ) -> Result<ChangedLimit, OverrideError> {
+    ) -> Result<ChangedLimit, String> {
         let (spec, template) = (&rule.limits[at], &rule.key_templates[at]);
         let OverrideChange::Numbers { limit, burst, anchor } = change else {
             return Ok((Limit::clone(&spec.limit), None));
@@ -268,28 +251,24 @@ impl Policy {
                 );
             }
         }
+        let (path, domain) = (self.tree.path_to(rule.node), self.domain_name(rule));
         let is_whole_path = template.entries.len() == path.len();
         let prefix =
-            spec.identity_prefix(&self.secret, domain, None, &changed, path, is_whole_path);
+            spec.identity_prefix(&self.secret, domain, None, &changed, &path, is_whole_path);
         Ok((changed, Some(prefix)))
     }
 
-    fn check_numbers(
-        &self,
-        targeted: &[&Rule],
-        entry: &OverrideEntry,
-    ) -> Result<(), OverrideError> {
+    fn check_numbers(&self, targeted: &[&Rule], entry: &OverrideEntry) -> Result<(), String> {
         if !matches!(entry.change, OverrideChange::Numbers { .. }) {
             return Ok(());
         }
         let mut names: Vec<&str> = Vec::new();
         let mut is_named = false;
         for rule in targeted {
-            let (path, domain) = (self.tree.path_to(rule.node), self.domain_name(rule));
             for at in (0..rule.limits.len()).filter(|at| names_limit(&entry.target, rule, *at)) {
                 is_named = true;
-                self.override_numbers(rule, domain, &path, at, &entry.change)
-                    .map_err(|error| OverrideError(format!("{}: {error}", rule.path)))?;
+                self.override_numbers(rule, at, &entry.change)
+                    .map_err(|error| format!("{}: {error}", rule.path))?;
             }
             names.extend(rule.limits.iter().filter_map(|spec| spec.name.as_deref()));
             if entry.target.limit_name.is_none() && rule.limits.len() > 1 {

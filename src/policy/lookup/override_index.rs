@@ -7,14 +7,13 @@
 //!
 //! Not here: what overrides do to a rule (`operator_overrides`).
 
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hash as _, Hasher as _};
+use std::hash::BuildHasher as _;
 use std::sync::{Arc, OnceLock};
 
 use foldhash::fast::RandomState;
-use hashbrown::HashTable;
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 
 use super::patterns::NamePattern;
 use super::tree::Rule;
@@ -31,9 +30,6 @@ pub const PATTERN_COMBINATIONS_MAX: usize = 10_000;
 
 /// Number of parts of a hash table. A change copies one part, about 1,600 pointers of 100,000.
 const SHARDS: usize = 64;
-
-/// Number of chains of [`MemoNode`] for the overrides with `*` of one sequence of keys.
-const MEMO_CHAINS: usize = 1_024;
 
 /// Overrides in force on a rule.
 #[derive(Debug)]
@@ -62,45 +58,39 @@ type KeySequenceId = (Box<str>, Vec<Box<str>>);
 /// Overrides of values with the same sequence of keys.
 #[derive(Clone, Debug)]
 struct KeySequence {
-    exact: Vec<Arc<HashTable<ExactSlot>>>,
-    patterns: Arc<PatternTargets>,
+    /// Overrides of values without `*`, by these values, in [`SHARDS`] parts.
+    exact: Vec<Arc<HashMap<Values, Arc<ExactTarget>, RandomState>>>,
+    /// Overrides of values with `*`, the most specific first.
+    patterns: Arc<Vec<PatternTarget>>,
 }
 
-/// Hash of values, and their overrides. The hash saves a look at most other targets.
-type ExactSlot = (u64, Arc<ExactTarget>);
+/// Values of a descriptor, each after its length. Short ones are inside the hash table, because each
+/// part of memory that a lookup among 100,000 reads is a cache miss.
+type Values = SmallVec<[u8; 32]>;
 
 /// Overrides of the same values, without `*`; at least one.
 #[derive(Debug)]
 pub(crate) struct ExactTarget {
-    /// Values, each after its length. They are next to `rule`, because each part of memory that a
-    /// lookup among 100,000 reads is a cache miss.
-    values: SmallVec<[u8; 32]>,
     pub overrides: Vec<Arc<OverrideEntry>>,
     /// The rule that these values match, with all overrides in force; `None` if each of them is
     /// restricted to another rule.
     pub rule: OnceLock<Option<Box<Rule>>>,
 }
 
-/// Overrides of values with `*`, the most specific first.
-#[derive(Debug, Default)]
-pub(crate) struct PatternTargets {
-    each: Vec<PatternTarget>,
-    /// Chains of rules with overrides in force, by the hash of the rule and the overrides; empty
-    /// without overrides.
-    memo: Vec<OnceLock<Box<MemoNode>>>,
-}
-
+/// Override of values with `*`.
 #[derive(Debug)]
-struct PatternTarget {
+pub(crate) struct PatternTarget {
     values: Vec<NamePattern>,
-    entry: Arc<OverrideEntry>,
+    pub entry: Arc<OverrideEntry>,
+    /// Chain of the rules on which this override is the most specific one with `*` in force.
+    rules: OnceLock<Box<MemoNode>>,
 }
 
 /// Rule with a combination of overrides in force.
 #[derive(Debug)]
 struct MemoNode {
     id: RuleId,
-    /// Positions in [`PatternTargets::each`].
+    /// Positions in [`KeySequence::patterns`].
     winners: SmallVec<[u32; 4]>,
     rule: Rule,
     next: OnceLock<Box<MemoNode>>,
@@ -142,7 +132,7 @@ impl OverrideIndex {
         }
         for (at, entries) in patterns {
             let sequence = Arc::make_mut(&mut index.sequences[at as usize]);
-            sequence.patterns = Arc::new(PatternTargets::new(entries));
+            sequence.patterns = Arc::new(pattern_targets(entries));
         }
         (index.broad, index.sequence_positions) = (Arc::new(broad), Arc::new(positions));
         index
@@ -199,14 +189,12 @@ impl OverrideIndex {
         &self,
         at: u32,
         entries: &[Entry<'_>],
-    ) -> Option<(Option<&ExactTarget>, &PatternTargets)> {
+    ) -> Option<(Option<&ExactTarget>, &[PatternTarget])> {
         let sequence = self.sequences.get(at as usize)?;
-        let hash = self.hash_values(entries.iter().map(|entry| entry.value));
-        let has_values = |(other, target): &ExactSlot| {
-            *other == hash && target.has_values(entries.iter().map(|entry| entry.value))
-        };
-        let exact = sequence.exact[shard_of(hash)].find(hash, has_values);
-        Some((exact.map(|(_, target)| &**target), &sequence.patterns))
+        // On the stack, unless the values are longer than almost any.
+        let values: SmallVec<[u8; 512]> = join_values(entries.iter().map(|entry| entry.value));
+        let exact = sequence.exact[self.shard_of(&values)].get(&values[..]);
+        Some((exact.map(|target| &**target), &sequence.patterns))
     }
 
     /// Returns whether an override with `*` can be set without exceeding a bound.
@@ -215,7 +203,7 @@ impl OverrideIndex {
         let Some(sequence) = at.and_then(|at| self.sequences.get(*at as usize)) else {
             return true;
         };
-        let others = sequence.patterns.each.iter().map(|target| &*target.entry);
+        let others = sequence.patterns.iter().map(|target| &*target.entry);
         let others = others.filter(|other| !has_same_identity(other, entry));
         let all: Vec<&OverrideEntry> = others.chain([entry]).collect();
         all.len() <= PATTERN_TARGETS_MAX
@@ -223,111 +211,83 @@ impl OverrideIndex {
     }
 
     fn change_exact(&mut self, at: u32, entry: &Arc<OverrideEntry>, is_set: bool) {
-        let hash = self.hash_values(values_of(&entry.target));
+        let values: Values =
+            join_values(entry.target.entries.iter().map(|(_, value)| value.as_bytes()));
+        let shard = self.shard_of(&values);
         let sequence = Arc::make_mut(&mut self.sequences[at as usize]);
-        let shard = Arc::make_mut(&mut sequence.exact[shard_of(hash)]);
-        let has_values = |slot: &ExactSlot| slot.1.has_values(values_of(&entry.target));
-        let mut overrides = match shard.find_entry(hash, has_values) {
-            Ok(found) => found.remove().0.1.overrides.clone(),
-            Err(_) => Vec::new(),
-        };
+        let shard = Arc::make_mut(&mut sequence.exact[shard]);
+        let former = shard.remove(&values);
+        let mut overrides = former.map_or_else(Vec::new, |target| target.overrides.clone());
         overrides.retain(|other| !has_same_identity(other, entry));
         overrides.extend(is_set.then(|| Arc::clone(entry)));
         if !overrides.is_empty() {
-            let values = values_of(&entry.target)
-                .flat_map(|value| value_length(value).into_iter().chain(value.iter().copied()));
-            let (values, rule) = (values.collect(), OnceLock::new());
-            let target = Arc::new(ExactTarget { values, overrides, rule });
-            shard.insert_unique(hash, (hash, target), |slot| slot.0);
+            shard.insert(values, Arc::new(ExactTarget { overrides, rule: OnceLock::new() }));
         }
     }
 
-    fn hash_values<'v>(&self, values: impl Iterator<Item = &'v [u8]>) -> u64 {
-        let mut hasher = self.hash.build_hasher();
-        values.for_each(|value| value.hash(&mut hasher));
-        hasher.finish()
+    fn shard_of(&self, values: &[u8]) -> usize {
+        self.hash.hash_one(values) as usize % SHARDS
     }
 }
 
-/// Returns the part of a hash table. A table itself uses the lowest and the highest bits.
-fn shard_of(hash: u64) -> usize {
-    (hash >> 32) as usize % SHARDS
+/// Joins values, each after its length.
+fn join_values<'v, A: Array<Item = u8>>(values: impl Iterator<Item = &'v [u8]>) -> SmallVec<A> {
+    let mut joined = SmallVec::new();
+    for value in values {
+        joined.extend_from_slice(&(value.len() as u32).to_le_bytes());
+        joined.extend_from_slice(value);
+    }
+    joined
 }
 
-impl ExactTarget {
-    fn has_values<'v>(&self, mut values: impl Iterator<Item = &'v [u8]>) -> bool {
-        let rest = values.try_fold(&self.values[..], |rest, value| {
-            rest.strip_prefix(&value_length(value))?.strip_prefix(value)
+/// Returns the most specific overrides with `*` within the bounds, in this order.
+fn pattern_targets(mut entries: Vec<Arc<OverrideEntry>>) -> Vec<PatternTarget> {
+    entries.sort_by_cached_key(|entry| specificity(entry));
+    entries.truncate(PATTERN_TARGETS_MAX);
+    while combinations(entries.iter().map(|entry| &**entry)) > PATTERN_COMBINATIONS_MAX {
+        entries.pop();
+    }
+    let target = |entry: Arc<OverrideEntry>| PatternTarget {
+        values: entry.target.entries.iter().map(|(_, value)| NamePattern::new(value)).collect(),
+        entry,
+        rules: OnceLock::new(),
+    };
+    entries.into_iter().map(target).collect()
+}
+
+/// Returns the rule with the most specific overrides with `*` of each kind in force, which `build` makes
+/// of them; `None` if no override matches. Allocates only if no request has met these overrides yet.
+pub(crate) fn rule_with_patterns<'t>(
+    patterns: &'t [PatternTarget],
+    rule: &Rule,
+    entries: &[Entry<'_>],
+    build: impl Fn(&[&'t Arc<OverrideEntry>]) -> Rule,
+) -> Option<&'t Rule> {
+    let mut winners: SmallVec<[u32; 4]> = SmallVec::new();
+    for (at, target) in (0..).zip(patterns) {
+        let kind = conflict_kind(&target.entry);
+        let same = |other: &u32| conflict_kind(&patterns[*other as usize].entry) == kind;
+        if !winners.iter().any(same) && target.matches(rule, entries) {
+            winners.push(at);
+        }
+    }
+    let mut link = &patterns[*winners.first()? as usize].rules;
+    loop {
+        let node = link.get_or_init(|| {
+            let won = winners.iter().map(|at| &patterns[*at as usize].entry);
+            let rule_in_force = build(&won.collect::<Vec<_>>());
+            let (id, winners, next) = (rule.id, winners.clone(), OnceLock::new());
+            Box::new(MemoNode { id, winners, rule: rule_in_force, next })
         });
-        rest.is_some_and(<[u8]>::is_empty)
-    }
-}
-
-impl PatternTargets {
-    /// Keeps the most specific overrides within the bounds.
-    fn new(mut entries: Vec<Arc<OverrideEntry>>) -> PatternTargets {
-        entries.sort_by(|a, b| compare_specificity(a, b));
-        entries.truncate(PATTERN_TARGETS_MAX);
-        while combinations(entries.iter().map(|entry| &**entry)) > PATTERN_COMBINATIONS_MAX {
-            entries.pop();
+        if node.id == rule.id && node.winners == winners {
+            return Some(&node.rule);
         }
-        let target = |entry: Arc<OverrideEntry>| PatternTarget {
-            values: entry.target.entries.iter().map(|(_, value)| NamePattern::new(value)).collect(),
-            entry,
-        };
-        let each: Vec<PatternTarget> = entries.into_iter().map(target).collect();
-        let memo = (0..MEMO_CHAINS).map(|_| OnceLock::new()).collect();
-        PatternTargets { each, memo }
-    }
-
-    /// Returns the overrides whose values match, the most specific first.
-    pub(crate) fn matching<'t>(
-        &'t self,
-        rule: &'t Rule,
-        entries: &'t [Entry<'_>],
-    ) -> impl Iterator<Item = &'t Arc<OverrideEntry>> {
-        let matching = self.each.iter().filter(|target| target.matches(rule, entries));
-        matching.map(|target| &target.entry)
-    }
-
-    /// Returns the rule with the most specific overrides of each kind in force, which `build` makes of
-    /// them; `None` if no override matches. Allocates only if no request has met these overrides yet.
-    pub(crate) fn rule_in_force<'t>(
-        &'t self,
-        rule: &Rule,
-        entries: &[Entry<'_>],
-        build: impl Fn(&[&'t Arc<OverrideEntry>]) -> Rule,
-    ) -> Option<&'t Rule> {
-        let mut winners: SmallVec<[u32; 4]> = SmallVec::new();
-        for (at, target) in (0..).zip(&self.each) {
-            let kind = conflict_kind(&target.entry);
-            let same = |other: &u32| conflict_kind(&self.each[*other as usize].entry) == kind;
-            if !winners.iter().any(same) && target.matches(rule, entries) {
-                winners.push(at);
-            }
-        }
-        if winners.is_empty() {
-            return None;
-        }
-        let mix = |hash: u32, at: &u32| hash.wrapping_mul(31).wrapping_add(*at);
-        let mut link = self.memo.get(winners.iter().fold(rule.id.0, mix) as usize % MEMO_CHAINS)?;
-        loop {
-            let node = link.get_or_init(|| {
-                let won = winners.iter().map(|at| &self.each[*at as usize].entry);
-                let rule_in_force = build(&won.collect::<Vec<_>>());
-                let (id, winners, next) = (rule.id, winners.clone(), OnceLock::new());
-                Box::new(MemoNode { id, winners, rule: rule_in_force, next })
-            });
-            if node.id == rule.id && node.winners == winners {
-                return Some(&node.rule);
-            }
-            link = &node.next;
-        }
+        link = &node.next;
     }
 }
 
 impl PatternTarget {
-    fn matches(&self, rule: &Rule, entries: &[Entry<'_>]) -> bool {
+    pub(crate) fn matches(&self, rule: &Rule, entries: &[Entry<'_>]) -> bool {
         let mut pairs = self.values.iter().zip(entries);
         pairs.all(|(pattern, entry)| pattern.matches(entry.value))
             && allows_rule(&self.entry.target, rule)
@@ -339,28 +299,16 @@ pub(crate) fn allows_rule(target: &OverrideTarget, rule: &Rule) -> bool {
     target.rule.as_ref().is_none_or(|path| **path == *rule.path)
 }
 
-/// Compares two overrides that apply to the same rule: the more specific one comes first. Values come
+/// Returns a key that orders overrides of the same rule: the more specific one comes first. Values come
 /// before rules, and rules before domains; then fewer `*`, then the longer text before the first `*`,
 /// entry by entry; then the later one, and then the greater id, so that all replicas agree.
-pub(crate) fn compare_specificity(a: &OverrideEntry, b: &OverrideEntry) -> Ordering {
-    let level = |entry: &OverrideEntry| match &entry.target {
-        OverrideTarget { entries, .. } if !entries.is_empty() => 0,
-        OverrideTarget { rule: Some(_), .. } => 1,
-        OverrideTarget { rule: None, .. } => 2,
-    };
-    let stars = |entry: &OverrideEntry| -> usize {
-        entry.target.entries.iter().map(|(_, value)| value.matches('*').count()).sum()
-    };
-    level(a)
-        .cmp(&level(b))
-        .then_with(|| stars(a).cmp(&stars(b)))
-        .then_with(|| prefix_lengths(&b.target).cmp(prefix_lengths(&a.target)))
-        .then_with(|| b.set_at.cmp(&a.set_at))
-        .then_with(|| b.id().cmp(&a.id()))
-}
-
-fn prefix_lengths(target: &OverrideTarget) -> impl Iterator<Item = usize> {
-    target.entries.iter().map(|(_, value)| value.find('*').unwrap_or(value.len()))
+pub(crate) fn specificity(entry: &OverrideEntry) -> impl Ord + use<> {
+    let OverrideTarget { entries, rule, .. } = &entry.target;
+    let level = if entries.is_empty() { 1 + u8::from(rule.is_none()) } else { 0 };
+    let stars: usize = entries.iter().map(|(_, value)| value.matches('*').count()).sum();
+    let prefix_length = |(_, value): &(String, String)| value.find('*').unwrap_or(value.len());
+    let prefix_lengths: Vec<usize> = entries.iter().map(prefix_length).collect();
+    (level, stars, Reverse((prefix_lengths, entry.set_at, entry.id())))
 }
 
 /// Returns what of an override can be in force only once on a rule: the limit that it gives numbers,
@@ -385,14 +333,6 @@ fn has_same_identity(a: &OverrideEntry, b: &OverrideEntry) -> bool {
 
 pub(crate) fn has_wildcard(target: &OverrideTarget) -> bool {
     target.entries.iter().any(|(_, value)| value.contains('*'))
-}
-
-fn value_length(value: &[u8]) -> [u8; 4] {
-    (value.len() as u32).to_le_bytes()
-}
-
-fn values_of(target: &OverrideTarget) -> impl Iterator<Item = &[u8]> {
-    target.entries.iter().map(|(_, value)| value.as_bytes())
 }
 
 fn sequence_id(target: &OverrideTarget) -> KeySequenceId {

@@ -57,9 +57,10 @@ impl Policy {
 
     /// Returns the name of the domain that contains the rule.
     pub fn domain_name(&self, rule: &Rule) -> &str {
-        let root = self.tree.root_of(rule.node);
-        let mut domains = self.tree.domains.iter();
-        domains.find(|domain| domain.root == root).map_or("", |domain| &domain.name)
+        let (root, domains) = (self.tree.root_of(rule.node), &self.tree.domains);
+        // Domains are in the order of their roots.
+        let at = domains.binary_search_by_key(&root.0, |domain| domain.root.0);
+        at.map_or("", |at| &domains[at].name)
     }
 }
 

@@ -201,12 +201,10 @@ impl TopKeys {
         let near = check.capacity.0 as f64 * self.near_ratio;
         let used = check.capacity.0.saturating_sub(check.outcome.available.0);
         let comes_near = used as f64 >= near && (used.saturating_sub(charged.0) as f64) < near;
-        (comes_near && self.take_near_record()).then_some(0)
-    }
-
-    fn take_near_record(&self) -> bool {
         let take = |left: u32| left.checked_sub(1);
-        self.near_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+        let has_room =
+            || self.near_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok();
+        (comes_near && has_room()).then_some(0)
     }
 
     /// Records a check for which [`sample`](Self::sample) has returned `weight`. As safe as

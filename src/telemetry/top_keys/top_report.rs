@@ -66,9 +66,6 @@ pub struct TopLimit {
     pub shadow: bool,
     /// Number of events of all keys in the window.
     pub count: u64,
-    /// The same as `count`, only in the list of rejections.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub refused: Option<u64>,
     /// Upper bound of the number of events of a key that is not in `keys`.
     pub absent_at_most: u64,
     /// First keys: those with most events, or for `near` those that use most of their limit.
@@ -90,12 +87,6 @@ pub struct TopKey {
     /// Share of the limit that was used after the key's latest recorded check, in percent, rounded
     /// down; 0 in the list of rejections.
     pub used_percent: u32,
-    /// The same as `count`, only in the list of rejections.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub refused: Option<u64>,
-    /// The same as `count_at_most`, only in the list of rejections.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub refused_at_most: Option<u64>,
 }
 
 impl TopKeys {
@@ -130,8 +121,6 @@ impl TopKeys {
             count: key.lower_bound,
             count_at_most: key.upper_bound,
             used_percent: key.used_ppm() / 10_000,
-            refused: None,
-            refused_at_most: None,
         };
         let limits = list.entries.iter().map(|limit| {
             let totals = limit.windows.0[at].totals(now);
@@ -143,7 +132,6 @@ impl TopKeys {
                 limit: (!limit.name.limit.is_empty()).then(|| limit.name.limit.to_string()),
                 shadow: limit.id.1,
                 count: totals.total,
-                refused: None,
                 absent_at_most: left_out.fold(totals.absent_at_most, u64::max),
                 keys: keys.into_iter().map(build_key).collect(),
             }
@@ -223,11 +211,5 @@ impl TopLimit {
         let left_out = self.keys.iter().skip(keys_max).map(|key| key.count_at_most);
         self.absent_at_most = left_out.fold(self.absent_at_most, u64::max);
         self.keys.truncate(keys_max);
-        if by == TopBy::Rejected {
-            self.refused = Some(self.count);
-            for key in &mut self.keys {
-                (key.refused, key.refused_at_most) = (Some(key.count), Some(key.count_at_most));
-            }
-        }
     }
 }

@@ -82,7 +82,7 @@ fn top_route_lists_refused_keys_with_their_counters() {
         let limits = top[span]["limits"].as_array().unwrap();
         assert_eq!((limits.len(), &limits[0]["rule"]), (1, &"edge.client".into()), "{span}");
         let key = &limits[0]["keys"][0];
-        assert_eq!((&key["key"], &key["refused"]), (&"client=ann".into(), &3.into()));
+        assert_eq!((&key["key"], &key["count"]), (&"client=ann".into(), &3.into()));
     }
     let counter = top["now"]["limits"][0]["keys"][0]["counter"].as_str().unwrap().to_owned();
     let explained = http::get(serving.port("debug"), "/explain?domain=edge&descriptor=client=ann");

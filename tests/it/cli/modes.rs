@@ -75,9 +75,8 @@ fn top(serving: &Tidegate, shadow: bool) -> Vec<(String, u64)> {
     let top = page(serving, "/top");
     let limits = top["last_day"]["limits"].as_array().expect("limits").clone();
     let listed = limits.iter().filter(|limit| limit["shadow"] == shadow);
-    let pair = |limit: &Value| {
-        (limit["rule"].as_str().unwrap().into(), limit["refused"].as_u64().unwrap())
-    };
+    let pair =
+        |limit: &Value| (limit["rule"].as_str().unwrap().into(), limit["count"].as_u64().unwrap());
     listed.map(pair).collect()
 }
 
