@@ -1,6 +1,5 @@
 //! Overrides as operators see them: as lines of text, as JSON, on the live page, and in metrics.
 
-use std::fmt;
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
@@ -17,8 +16,6 @@ use crate::server::{OverrideControl, OverridePage};
 /// Maximum size of the overrides of a page with their ids, 256 KiB. Escaped as JSON, they fit in the
 /// response that the command line reads.
 const PAGE_BYTES_MAX: usize = 256 << 10;
-/// Maximum number of overrides on domains and rules that the live page lists.
-const VIEWS_MAX: usize = 50;
 
 /// Change of an override, as the live page lists it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -46,41 +43,6 @@ impl OverrideEvent {
             reason: entry.reason.to_string(),
         }
     }
-}
-
-/// Override of a domain or a rule, as the live page lists it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct OverrideView {
-    /// Domain, or path of a rule.
-    pub(crate) target: String,
-    /// Change: numbers, a mode, or a percentage.
-    pub(crate) to: String,
-    /// Remaining lifetime in seconds, rounded up, or `None` if the override is permanent.
-    pub(crate) seconds_left: Option<u64>,
-    /// Time since the override was set, in seconds.
-    pub(crate) set_seconds_ago: u64,
-    /// What happens to the calls of the target, for operators.
-    pub(crate) effect: &'static str,
-    pub(crate) by: String,
-    pub(crate) reason: String,
-}
-
-impl fmt::Display for OverrideView {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let OverrideView { target, to, seconds_left, .. } = self;
-        write!(f, "{target}: {to}")?;
-        seconds_left.map_or(Ok(()), |seconds| write!(f, ", for {seconds} s more"))
-    }
-}
-
-/// Returns the words of the overrides that apply to a rule: to the rule itself or to its domain.
-pub(crate) fn words_for<'o>(
-    overrides: &'o [OverrideView],
-    domain: &str,
-    rule: &str,
-) -> impl Iterator<Item = &'o str> {
-    let applies = move |set: &&OverrideView| set.target == rule || set.target == domain;
-    overrides.iter().filter(applies).map(|set| &*set.to)
 }
 
 /// Returns what an override does to the calls of its target, for operators.
@@ -154,25 +116,6 @@ impl OperatorOverrides {
         json!({"total": total, "known_seconds_ago": age, "overrides": listed, "next": next})
             .to_string()
             + "\n"
-    }
-
-    /// Lists the overrides of domains and rules in force, the latest first, at most 50.
-    pub(crate) fn views(&self) -> Vec<OverrideView> {
-        let (now, state) = (self.now(), self.state.lock());
-        let entries = state.in_force.values().filter(|entry| entry.target.entries.is_empty());
-        let mut entries: Vec<_> = entries.collect();
-        entries.sort_by_key(|entry| std::cmp::Reverse(entry.set_at));
-        let seconds = |micros: u64| micros.div_ceil(1_000_000);
-        let view = |entry: &&std::sync::Arc<OverrideEntry>| OverrideView {
-            target: entry.target.rule.as_deref().unwrap_or(&entry.target.domain).to_owned(),
-            to: entry.change.to_string(),
-            seconds_left: entry.until.map(|until| seconds(until.0.saturating_sub(now.0))),
-            set_seconds_ago: now.0.saturating_sub(entry.set_at.0) / 1_000_000,
-            effect: effect_of(&entry.change),
-            by: entry.by.to_string(),
-            reason: entry.reason.to_string(),
-        };
-        entries.iter().take(VIEWS_MAX).map(view).collect()
     }
 
     /// Returns the latest changes, the last one first.

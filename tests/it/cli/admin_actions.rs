@@ -116,6 +116,29 @@ fn a_switch_overrides_a_rule_until_it_is_undone() {
 }
 
 #[test]
+fn the_numbers_in_force_are_explained_shown_and_used_by_a_reset() {
+    let (serving, token) = serving(&[]);
+    let debug = serving.port("debug");
+    spent(&serving, "ann");
+    let path = "/override?target=edge&descriptor=client%3Dann&limit=2&permanent=true&reason=T-1";
+    assert_eq!(order(debug, path, TOKEN).status, 200);
+    let line = "override edge client=ann: limit 2, permanent: T-1";
+    let get = |path: &str| http::get(debug, &format!("{path}?domain=edge&descriptor=client=ann"));
+    let counter = get("/counter").body;
+    assert!(counter.starts_with("edge.client (daily): 0 of 2 left, 2 per 1 year"), "{counter}");
+    assert!(counter.contains(line), "{counter}");
+    for path in ["/explain", "/try"] {
+        let body = get(path).body;
+        assert!(body.contains(line) && body.contains("requests_per_unit=2"), "{path}: {body}");
+    }
+    let side = ["--debug", &debug.to_string(), "--debug-token-file", &token];
+    let ran = run(&[&["reset", "edge", "client=ann"][..], &side].concat()).with_code(0);
+    assert!(ran.out.starts_with("edge.client (daily): 2 of 2 left"), "{}", ran.out);
+    let other = http::get(debug, "/counter?domain=edge&descriptor=client=bob").body;
+    assert!(other.contains("5 of 5 left") && !other.contains("override"), "{other}");
+}
+
+#[test]
 fn a_switch_says_what_it_did_and_expires() {
     let (serving, token) = serving(&[]);
     let debug = serving.port("debug");
@@ -217,7 +240,7 @@ fn a_reset_that_changes_nothing_says_so_in_the_log_the_answer_and_the_command() 
     }
     let ran = reset("edge", "client=ann").with_code(0);
     assert!(ran.out.starts_with("edge.client (daily): 5 of 5 left"), "{}", ran.out);
-    assert!(ran.out.contains("switched: edge.client: shadow"), "{}", ran.out);
+    assert!(ran.out.contains("override edge rule edge.client: shadow, permanent"), "{}", ran.out);
     assert!(!ran.out.contains("nothing"), "{}", ran.out);
     let line = serving.logged("counters reset by hand").expect("it is logged");
     assert_eq!((&line["rule"], &line["counters"]), (&"edge.client".into(), &1.into()));
