@@ -33,7 +33,7 @@ use super::store_outage::StoreOutage;
 use super::wiring::store_setup::ServiceDecider;
 use crate::clock::Clock;
 use crate::domain::{
-    Lock, Merged, Micros, OVERRIDES_MAX, OverrideRecord, OverrideTable, TOMBSTONE_LIFETIME,
+    Lock, Micros, OVERRIDES_MAX, OverrideRecord, OverrideTable, TOMBSTONE_LIFETIME,
     named_enum,
 };
 use crate::policy::{Fit, OverrideEntry, Policy};
@@ -81,8 +81,6 @@ pub(crate) struct OperatorOverrides {
 struct OverrideState {
     /// Policy as loaded, without overrides.
     loaded: Arc<Policy>,
-    /// Policy in force.
-    active: Arc<Policy>,
     table: OverrideTable,
     /// Overrides of the file, by id; each applies if no record has its id.
     base: BTreeMap<String, Arc<OverrideEntry>>,
@@ -140,7 +138,6 @@ impl OperatorOverrides {
         let loaded = Arc::clone(&decider.policy());
         let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
         let state = OverrideState {
-            active: Arc::clone(&loaded),
             loaded,
             table: OverrideTable::default(),
             base: BTreeMap::new(),
@@ -194,7 +191,7 @@ impl OperatorOverrides {
         let (id, body) = (entry.id(), entry.to_json());
         let has_room = {
             let state = self.state.lock();
-            let fit = state.active.check_override(&entry).map_err(|error| error.to_string())?;
+            let fit = self.decider.policy().check_override(&entry).map_err(|error| error.to_string())?;
             if fit == Fit::Unmatched {
                 let advice = "/rlconfig lists domains and rules, /explain the rule of a descriptor";
                 return Err(format!("no rule of the policy is a target of {entry}; {advice}"));
@@ -266,8 +263,7 @@ impl OperatorOverrides {
         let event = |entry| (ChangeKind::Unmatched, entry);
         self.record(&mut state, unmatched.into_iter().map(event).collect());
         state.loaded = policy;
-        state.active = apply_all(&state);
-        self.activate(&state);
+        self.activate(apply_all(&state));
     }
 
     /// Replaces the overrides of the file; `None` if its content is invalid, and the former ones stay.
@@ -284,20 +280,6 @@ impl OperatorOverrides {
     /// Returns the policy as loaded, without overrides.
     pub(crate) fn loaded(&self) -> Arc<Policy> {
         Arc::clone(&self.state.lock().loaded)
-    }
-
-    /// Merges records, and returns the ids of those that won.
-    fn merge(&self, records: impl IntoIterator<Item = (String, OverrideRecord)>) -> Vec<String> {
-        let mut state = self.state.lock();
-        let mut changed = Vec::new();
-        for (id, record) in records {
-            match state.table.merge(&id, record) {
-                Merged::Changed => changed.push(id),
-                Merged::Same | Merged::Older => {}
-                Merged::Full => tracing::warn!(id, "no room for an override, it does not apply"),
-            }
-        }
-        changed
     }
 
     /// Applies the records of these ids.
@@ -329,13 +311,12 @@ impl OperatorOverrides {
             set.extend(entry);
         }
         if !events.is_empty() {
-            let changed = state.active.with_changed_overrides(
+            let changed = self.decider.policy().with_changed_overrides(
                 &ended.iter().collect::<Vec<_>>(),
                 &set.iter().collect::<Vec<_>>(),
             );
             self.record(state, events);
-            state.active = changed.map_or_else(|| apply_all(state), Arc::new);
-            self.activate(state);
+            self.activate(changed.map_or_else(|| apply_all(state), Arc::new));
         }
     }
 
@@ -361,10 +342,10 @@ impl OperatorOverrides {
         }
     }
 
-    /// Activates the policy with overrides. The caller holds the lock on `state`, so that a concurrent
+    /// Activates the policy with overrides. The caller holds the lock on the state, so that a concurrent
     /// reload cannot activate an older policy afterwards.
-    fn activate(&self, state: &OverrideState) {
-        self.decider.replace_policy(Arc::clone(&state.active));
+    fn activate(&self, policy: Arc<Policy>) {
+        self.decider.replace_policy(policy);
         self.decider.store().retire_policy();
     }
 

@@ -97,7 +97,7 @@ impl Follower {
                 Some(_) | None => None,
             };
             let record = written.unwrap_or_else(|| self.overrides.next_record(&body));
-            ids.extend(self.overrides.merge([(id, record)]));
+            ids.extend(self.overrides.merge([(id, record)], &mut HashSet::new()));
         }
         self.overrides.apply(ids);
         // The operator may have left.
@@ -159,7 +159,7 @@ impl Follower {
             let changes = std::mem::take(&mut reply.changes);
             let last = changes.iter().map(|(_, record)| record.version).max();
             self.followed = last.filter(|_| reply.has_more).unwrap_or(reply.highest);
-            changed.extend(self.overrides.merge(changes));
+            changed.extend(self.overrides.merge(changes, &mut HashSet::new()));
             if !reply.has_more {
                 break reply;
             }
@@ -174,14 +174,14 @@ impl Follower {
             return Ok(());
         }
         if self.unexplained == Some((reply.highest, reply.checksum)) {
-            self.drift = self.overrides.difference(reply.checksum);
+            self.drift = self.overrides.state.lock().table.difference(reply.checksum);
             return Ok(());
         }
         self.read_whole(&reply, changed).await
     }
 
     fn is_same(&self, reply: &PollReply) -> bool {
-        self.overrides.difference(reply.checksum) == self.drift
+        self.overrides.state.lock().table.difference(reply.checksum) == self.drift
     }
 
     /// Reads all records, and sends those that Redis lacks or has in an older version. After seven days
@@ -204,11 +204,7 @@ impl Follower {
                 Some(fresh) => page.into_iter().for_each(|(id, record)| {
                     fresh.merge(&id, record);
                 }),
-                None => {
-                    let (ids, won) = self.overrides.merge_seen(page);
-                    seen.extend(ids);
-                    changed.extend(won);
-                }
+                None => changed.extend(self.overrides.merge(page, &mut seen)),
             }
             cursor = next;
             if cursor == 0 {
@@ -263,31 +259,31 @@ impl OperatorOverrides {
         self.state.lock().table.highest()
     }
 
-    fn difference(&self, checksum: u64) -> u64 {
-        self.state.lock().table.difference(checksum)
-    }
-
     /// Sets the clock of Redis, which replied with `time` to a command sent at `sent`.
     fn set_redis_clock(&self, time: Micros, sent: Instant) {
         let now = Clock::System.monotonic_now();
         *self.redis_clock.lock() = Some((time, sent + now.saturating_duration_since(sent) / 2));
     }
 
-    /// Merges records of Redis. Returns the ids of those that need not be sent to Redis, and the ids of
-    /// those that won.
-    fn merge_seen(&self, page: Vec<(String, OverrideRecord)>) -> (Vec<String>, Vec<String>) {
+    /// Merges records of Redis. Returns the ids of those that won, and adds the ids of those that need
+    /// not be sent to Redis to `seen`.
+    fn merge(
+        &self,
+        records: impl IntoIterator<Item = (String, OverrideRecord)>,
+        seen: &mut HashSet<String>,
+    ) -> Vec<String> {
         let mut state = self.state.lock();
-        let (mut seen, mut won) = (Vec::new(), Vec::new());
-        for (id, record) in page {
-            let merged = state.table.merge(&id, record);
-            if merged == Merged::Changed {
-                won.push(id.clone());
+        let mut won = Vec::new();
+        for (id, record) in records {
+            match state.table.merge(&id, record) {
+                Merged::Changed => won.push(id.clone()),
+                Merged::Older => continue,
+                Merged::Same => {}
+                Merged::Full => tracing::warn!(id, "no room for an override, it does not apply"),
             }
-            if merged != Merged::Older {
-                seen.push(id);
-            }
+            seen.insert(id);
         }
-        (seen, won)
+        won
     }
 
     fn records_except(&self, seen: &HashSet<String>) -> Vec<(String, OverrideRecord)> {
