@@ -185,11 +185,8 @@ impl Backend for AdminWiring {
         dry_run_request(&self.decider, &self.key_prefix(), &sample).await
     }
 
-    fn overrides(&self, after: &str, as_json: bool) -> String {
-        match as_json {
-            true => self.overrides.page_as_json(after),
-            false => self.overrides.page_as_text(after),
-        }
+    fn overrides(&self, after: &str) -> String {
+        self.overrides.page_as_json(after)
     }
 
     fn log_level(&self) -> String {

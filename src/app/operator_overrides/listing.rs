@@ -1,4 +1,4 @@
-//! Overrides as operators see them: as lines of text, as JSON, on the live page, and in metrics.
+//! Overrides as operators see them: as JSON, on the live page, over gRPC, and in metrics.
 
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
@@ -83,33 +83,12 @@ impl OperatorOverrides {
         (listed, None)
     }
 
-    /// Lists overrides in force, one per line, with the age of what this replica knows.
-    pub(crate) fn page_as_text(&self, after: &str) -> String {
-        let ((listed, next), (total, _)) = (self.page("", after), self.counts());
-        let age = self.age_seconds();
-        let mut text = match total {
-            0 => format!("no override is set; known {age} s ago\n"),
-            total => format!("{total} in force; known {age} s ago\n"),
-        };
-        for (_, entry, is_matched) in listed {
-            let note = if is_matched { "" } else { " (unmatched: the policy lacks the target)" };
-            text += &format!("{entry}{note}\n");
-        }
-        if next.is_some() {
-            text.push_str("…\n");
-        }
-        if self.decider.store().redis().is_some_and(|redis| redis.is_store_disabled()) {
-            text.push_str("Redis is disabled by hand, on this replica\n");
-        }
-        text
-    }
-
     /// Lists overrides in force as JSON.
     pub(crate) fn page_as_json(&self, after: &str) -> String {
         let ((listed, next), (total, _)) = (self.page("", after), self.counts());
         let item = |(id, entry, matched): (String, OverrideEntry, bool)| {
             let content = serde_json::from_str::<Value>(&entry.to_json()).unwrap_or_default();
-            json!({"id": id, "override": content, "matched": matched})
+            json!({"id": id, "override": content, "text": entry.to_string(), "matched": matched})
         };
         let listed: Vec<Value> = listed.into_iter().map(item).collect();
         let age = self.age_seconds();

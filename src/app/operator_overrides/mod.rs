@@ -8,7 +8,7 @@
 //! | `redis_follower` | the task that makes all changes, and follows those of other replicas |
 //! | `base_file` | overrides of `--overrides`, beneath all others |
 //! | `operator_request` | reading what an operator asks for |
-//! | `listing`, `override_metrics` | overrides as text and JSON; their metrics |
+//! | `listing`, `override_metrics` | overrides as JSON and over gRPC; their metrics |
 //!
 //! Not here: the merge law (`domain`), the effect of an override on limits (`policy`).
 

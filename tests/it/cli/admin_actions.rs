@@ -32,6 +32,11 @@ fn asked(serving: &Tidegate, client: &str) -> u16 {
     http::post(serving.port("http"), "/json", &body).status
 }
 
+/// The overrides in force, as the command lists them.
+fn listed(debug: SocketAddr) -> String {
+    run(&["override", "list", "--debug", &debug.to_string()]).with_code(0).out
+}
+
 fn spent(serving: &Tidegate, client: &str) {
     for _ in 0..5 {
         assert_eq!(asked(serving, client), 200);
@@ -104,11 +109,11 @@ fn a_switch_overrides_a_rule_until_it_is_undone() {
     to("20%");
     assert_eq!(asked(&serving, "bob"), 200);
     assert_eq!(asked(&serving, "bob"), 429);
-    assert!(http::get(debug, "/overrides").body.contains("edge rule edge.client: scale 20%"));
+    assert!(listed(debug).contains("edge rule edge.client: scale 20%"));
     to("undo");
     assert_eq!(asked(&serving, "bob"), 200);
     assert_eq!(asked(&serving, "ann"), 429, "what was counted before stays counted");
-    assert!(http::get(debug, "/overrides").body.starts_with("no override is set"));
+    assert!(listed(debug).starts_with("no override is set"));
     for wrong in ["edgy&mode=deny&for=9", "edge&scale=101%25&for=9", "edge&mode=deny&for=-1"] {
         let path = format!("/override?target={wrong}");
         assert_eq!(order(debug, &path, TOKEN).status, 400, "{wrong}");
@@ -167,7 +172,7 @@ fn a_reload_keeps_overrides_and_lists_those_without_a_target_as_unmatched() {
     fs::write(&policy, FIVE_A_DAY.replace("requests_per_unit: 5", "requests_per_unit: 6")).unwrap();
     serving.logged_in_time("policy reloaded");
     let lines = || -> Vec<String> {
-        let text = http::get(debug, "/overrides").body;
+        let text = listed(debug);
         text.lines().skip(1).map(str::to_owned).collect()
     };
     let listed = ["edge rule edge.client: deny, permanent", "edge: deny, permanent"];
@@ -286,7 +291,7 @@ fn a_switch_that_is_set_again_replaces_the_former_one() {
         assert_eq!(reply.status, 200, "{to}");
     }
     until("the switch to expire", || {
-        http::get(debug, "/overrides").body.starts_with("no override is set").then_some(())
+        listed(debug).starts_with("no override is set").then_some(())
     });
     assert_eq!(asked(&serving, "ann"), 200);
 }
