@@ -6,7 +6,6 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::descriptor_arg::parse_descriptor;
 use super::log_level::LogLevelControl;
 use super::offline_engine::to_entries;
 use super::operator_overrides::OperatorOverrides;
@@ -17,7 +16,7 @@ use super::wiring::store_setup::ServiceDecider;
 use crate::admin::{AdminAction, TextResult};
 use crate::clock::Clock;
 use crate::decide::CounterSnapshot;
-use crate::domain::{Entry, Hits, Source, Verbosity};
+use crate::domain::{Entry, Hits, Source, Verbosity, parse_descriptor};
 use crate::policy::{MatchEnd, Policy};
 
 /// Starts a background thread that rereads the operator's token from its file every second, so that
@@ -80,7 +79,7 @@ pub(super) async fn inspect_or_reset(
     descriptor: &str,
     reset: bool,
 ) -> TextResult {
-    let pairs = parse_descriptor(descriptor).map_err(|error| error.to_string())?;
+    let pairs = parse_descriptor(descriptor)?;
     let (entries, policy) = (to_entries(&pairs), decider.policy());
     let now = Clock::System.now();
     let before = decider.inspect_counters(&policy, domain, &entries, now).await;

@@ -217,11 +217,7 @@ struct ModesView {
 }
 
 /// Adds the modes of the rules to their rates.
-fn rules_now<'a>(
-    policy: &Policy,
-    active: &Policy,
-    rates: &'a CurrentRates,
-) -> Vec<RuleNow<'a>> {
+fn rules_now<'a>(policy: &Policy, active: &Policy, rates: &'a CurrentRates) -> Vec<RuleNow<'a>> {
     let name = |rate: &'a RuleRate| (&*rate.domain, &*rate.rule);
     let mut modes: BTreeMap<_, Vec<String>> =
         rates.rules.iter().map(|rate| (name(rate), Vec::new())).collect();
@@ -236,8 +232,7 @@ fn rules_now<'a>(
             modes.extend(changes_of(active, rule.id).map(|change| format!("switched: {change}")));
         }
     }
-    let rule_now =
-        |rate| RuleNow { rate, modes: modes.remove(&name(rate)).unwrap_or_default() };
+    let rule_now = |rate| RuleNow { rate, modes: modes.remove(&name(rate)).unwrap_or_default() };
     rates.rules.iter().map(rule_now).collect()
 }
 

@@ -179,10 +179,7 @@ impl ListFlags {
 
     /// Reads all pages of the list, and formats each item. Returns them with the age of what the replica
     /// knows, in seconds.
-    fn read_all(
-        &self,
-        format: impl Fn(&Value) -> String,
-    ) -> Result<(Vec<String>, Value), Failure> {
+    fn read_all(&self, format: impl Fn(&Value) -> String) -> Result<(Vec<String>, Value), Failure> {
         let (mut items, mut after) = (Vec::new(), String::new());
         loop {
             let text = app::get_from_debug_port(&self.debug, "/overrides", &[("after", &*after)])?;

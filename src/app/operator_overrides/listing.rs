@@ -59,33 +59,9 @@ pub(super) fn effect_of(change: &OverrideChange) -> &'static str {
 }
 
 impl OperatorOverrides {
-    /// Lists overrides in force of one domain or, if that is empty, of all, in the order of their ids:
-    /// those after the id `after`, at most [`PAGE_BYTES_MAX`].
-    pub(crate) fn page(&self, domain: &str, after: &str) -> OverridePage {
-        let (state, mut bytes) = (self.state.lock(), 0);
-        let rest = state.in_force.range::<str, _>((Bound::Excluded(after), Bound::Unbounded));
-        let mut listed: Vec<(String, OverrideEntry, bool)> = Vec::new();
-        for (id, entry) in rest {
-            if !domain.is_empty() && *entry.target.domain != *domain {
-                continue;
-            }
-            bytes += id.len() + entry.to_json().len();
-            if bytes > PAGE_BYTES_MAX {
-                let next = listed.last().map(|(id, ..)| id.clone());
-                return (listed, next);
-            }
-            listed.push((
-                id.clone(),
-                OverrideEntry::clone(entry),
-                is_matched(&state.loaded, entry),
-            ));
-        }
-        (listed, None)
-    }
-
     /// Lists overrides in force as JSON.
     pub(crate) fn page_as_json(&self, after: &str) -> String {
-        let ((listed, next), (total, _)) = (self.page("", after), self.counts());
+        let ((listed, next), (total, _)) = (self.list("", after), self.counts());
         let item = |(id, entry, matched): (String, OverrideEntry, bool)| {
             let content = serde_json::from_str::<Value>(&entry.to_json()).unwrap_or_default();
             json!({"id": id, "override": content, "text": entry.to_string(), "matched": matched})
@@ -144,7 +120,27 @@ impl OverrideControl for OperatorOverrides {
         })
     }
 
+    /// Lists overrides in force of one domain or, if that is empty, of all, in the order of their ids:
+    /// those after the id `after`, at most [`PAGE_BYTES_MAX`].
     fn list(&self, domain: &str, after: &str) -> OverridePage {
-        self.page(domain, after)
+        let (state, mut bytes) = (self.state.lock(), 0);
+        let rest = state.in_force.range::<str, _>((Bound::Excluded(after), Bound::Unbounded));
+        let mut listed: Vec<(String, OverrideEntry, bool)> = Vec::new();
+        for (id, entry) in rest {
+            if !domain.is_empty() && *entry.target.domain != *domain {
+                continue;
+            }
+            bytes += id.len() + entry.to_json().len();
+            if bytes > PAGE_BYTES_MAX {
+                let next = listed.last().map(|(id, ..)| id.clone());
+                return (listed, next);
+            }
+            listed.push((
+                id.clone(),
+                OverrideEntry::clone(entry),
+                is_matched(&state.loaded, entry),
+            ));
+        }
+        (listed, None)
     }
 }

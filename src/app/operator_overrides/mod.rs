@@ -33,8 +33,7 @@ use super::store_outage::StoreOutage;
 use super::wiring::store_setup::ServiceDecider;
 use crate::clock::Clock;
 use crate::domain::{
-    Lock, Micros, OVERRIDES_MAX, OverrideRecord, OverrideTable, TOMBSTONE_LIFETIME,
-    named_enum,
+    Lock, Micros, OVERRIDES_MAX, OverrideRecord, OverrideTable, TOMBSTONE_LIFETIME, named_enum,
 };
 use crate::policy::{Fit, OverrideEntry, Policy};
 
@@ -191,7 +190,8 @@ impl OperatorOverrides {
         let (id, body) = (entry.id(), entry.to_json());
         let has_room = {
             let state = self.state.lock();
-            let fit = self.decider.policy().check_override(&entry).map_err(|error| error.to_string())?;
+            let fit =
+                self.decider.policy().check_override(&entry).map_err(|error| error.to_string())?;
             if fit == Fit::Unmatched {
                 let advice = "/rlconfig lists domains and rules, /explain the rule of a descriptor";
                 return Err(format!("no rule of the policy is a target of {entry}; {advice}"));

@@ -46,11 +46,7 @@ pub(crate) struct PollReply {
 }
 
 impl OverrideStore {
-    pub(crate) fn new(
-        client: &RedisClient,
-        prefix: &Prefix,
-        replica: u64,
-    ) -> OverrideStore {
+    pub(crate) fn new(client: &RedisClient, prefix: &Prefix, replica: u64) -> OverrideStore {
         let keys = prefix.override_keys();
         OverrideStore { connection: SideConnection::new(client, &keys[0]), keys, replica }
     }

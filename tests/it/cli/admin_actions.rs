@@ -290,8 +290,6 @@ fn a_switch_that_is_set_again_replaces_the_former_one() {
         let reply = order(debug, &format!("/override?target=edge.client&{to}"), TOKEN);
         assert_eq!(reply.status, 200, "{to}");
     }
-    until("the switch to expire", || {
-        listed(debug).starts_with("no override is set").then_some(())
-    });
+    until("the switch to expire", || listed(debug).starts_with("no override is set").then_some(()));
     assert_eq!(asked(&serving, "ann"), 200);
 }

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use redis::aio::MultiplexedConnection;
 use redis::RedisError;
+use redis::aio::MultiplexedConnection;
 
 use super::config::Address;
 use super::dialer::{ClientContext, ConnectError};
