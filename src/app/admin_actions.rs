@@ -4,7 +4,6 @@
 
 use std::fmt::Write;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use super::log_level::LogLevelControl;
 use super::offline_engine::to_entries;
@@ -48,8 +47,11 @@ pub(super) async fn run_action(
         }
         AdminAction::DisableStore { lifetime } => {
             overrides.outage.start(redis()?, lifetime, now);
-            let lifetime = describe_lifetime(lifetime);
-            Ok(format!("acting as if Redis were unavailable, on this replica, {lifetime}\n"))
+            let end = match lifetime {
+                Some(lifetime) => format!("for {} s or until it is undone", lifetime.as_secs()),
+                None => "until it is undone or the process ends".to_owned(),
+            };
+            Ok(format!("acting as if Redis were unavailable, on this replica, {end}\n"))
         }
         AdminAction::EnableStore => {
             overrides.outage.end(redis()?);
@@ -61,14 +63,6 @@ pub(super) async fn run_action(
             log_level.set(level, lifetime.map(|lifetime| now + lifetime), now);
             Ok(log_level.describe(now))
         }
-    }
-}
-
-/// Returns how long a change applies, as text for an operator.
-fn describe_lifetime(lifetime: Option<Duration>) -> String {
-    match lifetime {
-        Some(lifetime) => format!("for {} s or until it is undone", lifetime.as_secs()),
-        None => "until it is undone or the process ends".to_owned(),
     }
 }
 

@@ -12,7 +12,6 @@ use std::sync::atomic::Ordering;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::operator_overrides::listing::OverrideEvent;
 use super::peers::{PeerAnswer, Peers};
 use super::rates::{CurrentRates, RuleRate};
 use super::try_request::to_json;
@@ -182,7 +181,7 @@ pub(super) struct NowResponse<'a> {
     rules: Vec<RuleNow<'a>>,
     modes: ModesView,
     /// Latest changes of overrides, the last one first, at most 50.
-    pub(super) override_changes: Vec<OverrideEvent>,
+    pub(super) override_changes: Vec<Value>,
     latency: Option<Latency>,
     /// Number of rejected bills since the process started, and a rule that rejected some of them;
     /// `None` if no bill was rejected. A bill is a descriptor that reports hits after they were

@@ -4,7 +4,6 @@ use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
 use futures_util::future::BoxFuture;
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{ChangeKind, OperatorOverrides, is_matched};
@@ -17,32 +16,17 @@ use crate::server::{OverrideControl, OverridePage};
 /// response that the command line reads.
 const PAGE_BYTES_MAX: usize = 256 << 10;
 
-/// Change of an override, as the live page lists it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct OverrideEvent {
-    /// Time of the change, since the Unix epoch.
-    at_ms: u64,
-    /// Word of the [`ChangeKind`].
-    kind: &'static str,
-    target: String,
-    change: String,
-    until_ms: Option<u64>,
-    by: String,
-    reason: String,
-}
-
-impl OverrideEvent {
-    pub(super) fn new(at: Micros, kind: &'static str, entry: &OverrideEntry) -> OverrideEvent {
-        OverrideEvent {
-            at_ms: at.0 / 1_000,
-            kind,
-            target: entry.target.to_string(),
-            change: entry.change.to_string(),
-            until_ms: entry.until.map(|until| until.0 / 1_000),
-            by: entry.by.to_string(),
-            reason: entry.reason.to_string(),
-        }
-    }
+/// Returns the change of an override as the live page lists it.
+pub(super) fn to_event(at: Micros, kind: ChangeKind, entry: &OverrideEntry) -> Value {
+    json!({
+        "at_ms": at.0 / 1_000,
+        "kind": kind.as_str(),
+        "target": entry.target.to_string(),
+        "change": entry.change.to_string(),
+        "until_ms": entry.until.map(|until| until.0 / 1_000),
+        "by": entry.by,
+        "reason": entry.reason,
+    })
 }
 
 /// Returns what an override does to the calls of its target, for operators.
@@ -74,7 +58,7 @@ impl OperatorOverrides {
     }
 
     /// Returns the latest changes, the last one first.
-    pub(crate) fn recent_changes(&self) -> Vec<OverrideEvent> {
+    pub(crate) fn recent_changes(&self) -> Vec<Value> {
         self.state.lock().recent.iter().cloned().collect()
     }
 
@@ -112,9 +96,8 @@ impl OverrideControl for OperatorOverrides {
 
     fn delete(&self, id: String) -> BoxFuture<'_, Result<String, String>> {
         Box::pin(async move {
-            match self.state.lock().in_force.contains_key(&id) {
-                true => {}
-                false => return Err("no such override is in force".to_owned()),
+            if !self.state.lock().in_force.contains_key(&id) {
+                return Err("no such override is in force".to_owned());
             }
             OperatorOverrides::delete(self, vec![id]).await
         })

@@ -24,9 +24,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use self::listing::{OverrideEvent, effect_of};
+use self::listing::{effect_of, to_event};
 use super::process::exit_codes::Failure;
 use super::process::watcher_thread::WatcherThread;
 use super::store_outage::StoreOutage;
@@ -89,7 +90,7 @@ struct OverrideState {
     /// Earliest end of an override in force.
     next_end: Option<Micros>,
     /// Latest changes, the last one first.
-    recent: VecDeque<OverrideEvent>,
+    recent: VecDeque<Value>,
 }
 
 /// Changes that an operator asks for: ids, and the content of each override, empty to delete it.
@@ -328,12 +329,11 @@ impl OperatorOverrides {
             if at < RECENT_CHANGES {
                 let OverrideEntry { target, change, by, reason, .. } = &*entry;
                 let seconds = entry.until.map(|until| until.0.saturating_sub(now.0) / 1_000_000);
-                let kind = kind.as_str();
-                let effect = effect_of(change);
+                state.recent.push_front(to_event(now, kind, &entry));
+                let (kind, effect) = (kind.as_str(), effect_of(change));
                 tracing::warn!(
                     kind, %target, %change, seconds, effect, by, reason, "override changed"
                 );
-                state.recent.push_front(OverrideEvent::new(now, kind, &entry));
             }
         }
         state.recent.truncate(RECENT_CHANGES);

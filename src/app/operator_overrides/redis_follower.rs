@@ -11,7 +11,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::{ChangeRequest, OperatorOverrides, Requests};
 use crate::clock::Clock;
-use crate::domain::{Merged, Micros, OverrideRecord, OverrideTable, TOMBSTONE_LIFETIME};
+use crate::domain::{Merged, OverrideRecord, OverrideTable, TOMBSTONE_LIFETIME};
 use crate::store::redis::override_store::{OverrideStore, PAGE_RECORDS, PollReply};
 
 /// Interval at which a replica follows the changes of others, 1 s.
@@ -85,7 +85,7 @@ impl Follower {
         let mut failure = self.is_rehearsed().then(|| REHEARSED.to_owned());
         let mut ids = Vec::new();
         for (id, body) in changes {
-            let known = self.overrides.highest();
+            let known = self.overrides.state.lock().table.highest();
             let written = match &mut self.store {
                 Some(store) if failure.is_none() => match store.change(&id, known, &body).await {
                     Ok(record) => Some(record),
@@ -96,7 +96,10 @@ impl Follower {
                 },
                 Some(_) | None => None,
             };
-            let record = written.unwrap_or_else(|| self.overrides.next_record(&body));
+            let record = written.unwrap_or_else(|| {
+                let written_at = self.overrides.now();
+                OverrideRecord { version: known + 1, written_at, body: body.into() }
+            });
             ids.extend(self.overrides.merge([(id, record)], &mut HashSet::new()));
         }
         self.overrides.apply(ids);
@@ -147,7 +150,9 @@ impl Follower {
             let after = if self.needs_whole { NO_CHANGES } else { self.followed };
             let sent = Clock::System.monotonic_now();
             let mut reply = store.poll(after).await.map_err(|error| error.reason)?;
-            self.overrides.set_redis_clock(reply.time, sent);
+            // Redis read its clock between the command and the reply.
+            let took = Clock::System.monotonic_now().saturating_duration_since(sent);
+            *self.overrides.redis_clock.lock() = Some((reply.time, sent + took / 2));
             if self.counts_replicas
                 && let Some(redis) = self.overrides.decider.store().redis()
             {
@@ -250,21 +255,6 @@ impl Follower {
 }
 
 impl OperatorOverrides {
-    /// Returns the record of a change that this replica makes without Redis.
-    fn next_record(&self, body: &str) -> OverrideRecord {
-        OverrideRecord { version: self.highest() + 1, written_at: self.now(), body: body.into() }
-    }
-
-    fn highest(&self) -> u64 {
-        self.state.lock().table.highest()
-    }
-
-    /// Sets the clock of Redis, which replied with `time` to a command sent at `sent`.
-    fn set_redis_clock(&self, time: Micros, sent: Instant) {
-        let now = Clock::System.monotonic_now();
-        *self.redis_clock.lock() = Some((time, sent + now.saturating_duration_since(sent) / 2));
-    }
-
     /// Merges records of Redis. Returns the ids of those that won, and adds the ids of those that need
     /// not be sent to Redis to `seen`.
     fn merge(
