@@ -19,7 +19,7 @@ use super::backend::{
 };
 use super::live_page_routes::json_response;
 use super::query::Query;
-use super::{error_response, page_route, respond, text_response};
+use super::{page_route, respond, text_response};
 
 /// Maximum lifetime of an operator's change, in seconds: 30 days. A change that must last longer
 /// belongs in the policy.
@@ -37,7 +37,10 @@ pub(super) fn action_routes<B: Backend>() -> Router<Arc<B>> {
             Ok::<_, AuthError>(respond(result, text_response))
         };
     let overrides = async |State(backend): State<Arc<B>>, RawQuery(query): RawQuery| {
-        list_overrides(&*backend, query.as_deref())
+        let usage = "usage: optionally after=ID";
+        let query = Query::parse(query.as_deref(), &["after"], &[], usage);
+        let list = |query: Query<'_>| backend.overrides(query.value("after").unwrap_or_default());
+        respond(query.map(list), json_response)
     };
     Router::new()
         .route("/overrides", get(overrides))
@@ -117,20 +120,6 @@ fn parse_parameters<'a>(
     match names.iter().find(|name| query.values(name).any(str::is_empty)) {
         Some(name) => Err(format!("{name}= is empty; {usage}")),
         None => Ok(query),
-    }
-}
-
-fn list_overrides(backend: &impl Backend, query: Option<&str>) -> Response {
-    let usage = "usage: optionally after=ID&format=text|json";
-    let query = match Query::parse(query, &["after", "format"], &[], usage) {
-        Ok(query) => query,
-        Err(reason) => return error_response(StatusCode::BAD_REQUEST, &reason),
-    };
-    let after = query.value("after").unwrap_or_default();
-    match query.value("format") {
-        None | Some("text") => text_response(backend.overrides(after, false)),
-        Some("json") => json_response(backend.overrides(after, true)),
-        Some(_) => error_response(StatusCode::BAD_REQUEST, usage),
     }
 }
 

@@ -59,8 +59,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Predicts the decision on a request without charging any counter, as JSON.
     fn try_request(&self, query: SampleQuery) -> impl Future<Output = TextResult> + Send;
 
-    /// Lists overrides in force after the one with the id `after`, as text or as JSON.
-    fn overrides(&self, after: &str, as_json: bool) -> String;
+    /// Lists overrides in force after the one with the id `after`, as JSON.
+    fn overrides(&self, after: &str) -> String;
 
     /// Reports the current log level and, if an operator changed it, when the change expires.
     fn log_level(&self) -> String;

@@ -33,7 +33,7 @@ const ENDPOINTS: &str = "\
 /explain     ?domain=D&descriptor=k=v,k2=v2 (repeatable): which rules match, and why
 /try         the same and &hits=N: predicts the answer to this request; charges nothing
 /counter     ?domain=D&descriptor=k=v,k2=v2: the state of its counters
-/overrides   overrides in force: ?after=ID&format=json
+/overrides   overrides in force, as JSON: ?after=ID
 /log-level   the log level and how long it holds
 
 POST, with `Authorization: Bearer TOKEN` (the token of --debug-token-file), on all replicas that share

@@ -4,13 +4,10 @@
 
 use std::fmt::Write;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use super::descriptor_arg::parse_descriptor;
 use super::log_level::LogLevelControl;
 use super::offline_engine::to_entries;
 use super::operator_overrides::OperatorOverrides;
-use super::operator_overrides::listing::OverrideView;
 use super::process::exit_codes::Failure;
 use super::process::files_and_env::read_secret_file;
 use super::process::watcher_thread::WatchedValue;
@@ -18,7 +15,7 @@ use super::wiring::store_setup::ServiceDecider;
 use crate::admin::{AdminAction, TextResult};
 use crate::clock::Clock;
 use crate::decide::CounterSnapshot;
-use crate::domain::{Entry, Hits, Source, Verbosity};
+use crate::domain::{Entry, Hits, Source, Verbosity, parse_descriptor};
 use crate::policy::{MatchEnd, Policy};
 
 /// Starts a background thread that rereads the operator's token from its file every second, so that
@@ -50,8 +47,11 @@ pub(super) async fn run_action(
         }
         AdminAction::DisableStore { lifetime } => {
             overrides.outage.start(redis()?, lifetime, now);
-            let lifetime = describe_lifetime(lifetime);
-            Ok(format!("acting as if Redis were unavailable, on this replica, {lifetime}\n"))
+            let end = match lifetime {
+                Some(lifetime) => format!("for {} s or until it is undone", lifetime.as_secs()),
+                None => "until it is undone or the process ends".to_owned(),
+            };
+            Ok(format!("acting as if Redis were unavailable, on this replica, {end}\n"))
         }
         AdminAction::EnableStore => {
             overrides.outage.end(redis()?);
@@ -66,36 +66,15 @@ pub(super) async fn run_action(
     }
 }
 
-/// Returns how long a change applies, as text for an operator.
-fn describe_lifetime(lifetime: Option<Duration>) -> String {
-    match lifetime {
-        Some(lifetime) => format!("for {} s or until it is undone", lifetime.as_secs()),
-        None => "until it is undone or the process ends".to_owned(),
-    }
-}
-
-/// Lists the overrides of a domain and of its rules, one per line, beside numbers that are those of
-/// the policy without overrides.
-pub(super) fn describe_overrides(overrides: &[OverrideView], domain: &str) -> String {
-    let is_of_domain = |set: &&OverrideView| {
-        let rest = set.target.strip_prefix(domain);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    };
-    let listed = overrides.iter().filter(is_of_domain);
-    listed.map(|set| format!("switched: {set} ({})\n", set.effect)).collect()
-}
-
-/// Reads or resets the counters of a descriptor. Uses the limits of the policy without overrides,
-/// because overrides change neither what is counted nor the counters.
+/// Reads or resets the counters of a descriptor, and lists the overrides in force on them.
 pub(super) async fn inspect_or_reset(
     decider: &ServiceDecider,
-    overrides: &OperatorOverrides,
     domain: &str,
     descriptor: &str,
     reset: bool,
 ) -> TextResult {
-    let pairs = parse_descriptor(descriptor).map_err(|error| error.to_string())?;
-    let (entries, policy) = (to_entries(&pairs), overrides.loaded());
+    let pairs = parse_descriptor(descriptor)?;
+    let (entries, policy) = (to_entries(&pairs), decider.policy());
     let now = Clock::System.now();
     let before = decider.inspect_counters(&policy, domain, &entries, now).await;
     let Some(CounterSnapshot { rule, .. }) = before.each.first() else {
@@ -140,7 +119,9 @@ pub(super) async fn inspect_or_reset(
         }
         let _ = if advice.is_empty() { Ok(()) } else { writeln!(text, "{advice}") };
     }
-    text.push_str(&describe_overrides(&overrides.views(), domain));
+    for entry in policy.overrides_in_force(domain, &entries) {
+        let _ = writeln!(text, "override {entry}");
+    }
     Ok(text)
 }
 

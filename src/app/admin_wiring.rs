@@ -5,7 +5,6 @@ use std::sync::Arc;
 use http::HeaderMap;
 
 use super::log_level::LogLevelControl;
-use super::operator_overrides::listing::{OverrideView, words_for};
 use super::operator_overrides::{OperatorOverrides, override_metrics};
 use super::peers::Peers;
 use super::process::exit_codes::Failure;
@@ -104,10 +103,6 @@ impl AdminWiring {
         server_config::is_json_enabled(&self.configuration.settings).then(bodies)
     }
 
-    fn list_overrides(&self) -> Vec<OverrideView> {
-        self.overrides.views()
-    }
-
     fn key_prefix(&self) -> Prefix {
         // The settings have already validated the prefix.
         Prefix::new(&self.configuration.settings.cache_key_prefix).unwrap_or_default()
@@ -133,11 +128,11 @@ impl Backend for AdminWiring {
     }
 
     fn rlconfig(&self) -> String {
-        let (policy, overrides) = (self.overrides.loaded(), self.list_overrides());
+        let active = self.decider.policy();
         let mut text = String::new();
-        for rule in policy.rules() {
-            let words = words_for(&overrides, policy.domain_name(rule), &rule.path);
-            let switched: String = words.map(|word| format!(", switched: {word}")).collect();
+        for rule in self.overrides.loaded().rules() {
+            let changes = page_data::changes_of(&active, rule.id);
+            let switched: String = changes.map(|change| format!(", switched: {change}")).collect();
             rule.listing().for_each(|line| text.extend([&*line, &switched, "\n"]));
         }
         text
@@ -152,14 +147,12 @@ impl Backend for AdminWiring {
     }
 
     fn explain(&self, query: &SampleQuery) -> TextResult {
-        let (request, policy) = (sample_request(query)?, self.overrides.loaded());
-        let text = explain_offline::explain_request(&policy, &self.key_prefix(), &request);
-        Ok(text + &admin_actions::describe_overrides(&self.list_overrides(), &query.domain))
+        let (request, policy) = (sample_request(query)?, self.decider.policy());
+        Ok(explain_offline::explain_request(&policy, &self.key_prefix(), &request))
     }
 
     fn policy(&self, query: &PolicyQuery) -> String {
-        let (policy, overrides) = (self.overrides.loaded(), self.list_overrides());
-        to_json(&page_data::list_rules(&policy, &self.decider.policy(), &overrides, query))
+        to_json(&page_data::list_rules(&self.overrides.loaded(), &self.decider.policy(), query))
     }
 
     async fn top(&self, by: TopBy, scope: Scope) -> String {
@@ -169,13 +162,11 @@ impl Backend for AdminWiring {
     async fn now(&self, scope: Scope) -> String {
         let rates = self.rates.sample(Clock::System.now(), || self.telemetry.snapshot());
         let control_plane = self.control_plane.as_deref();
-        let overrides = self.list_overrides();
         let loaded = self.overrides.loaded();
         let mut now = page_data::build_now_response(
             &self.decider,
             &self.telemetry,
             &loaded,
-            &overrides,
             &rates,
             control_plane,
             &self.unreadable,
@@ -192,14 +183,11 @@ impl Backend for AdminWiring {
 
     async fn try_request(&self, query: SampleQuery) -> TextResult {
         let sample = sample_request(&query)?;
-        dry_run_request(&self.decider, &self.overrides, &self.key_prefix(), &sample).await
+        dry_run_request(&self.decider, &self.key_prefix(), &sample).await
     }
 
-    fn overrides(&self, after: &str, as_json: bool) -> String {
-        match as_json {
-            true => self.overrides.page_as_json(after),
-            false => self.overrides.page_as_text(after),
-        }
+    fn overrides(&self, after: &str) -> String {
+        self.overrides.page_as_json(after)
     }
 
     fn log_level(&self) -> String {
@@ -207,8 +195,7 @@ impl Backend for AdminWiring {
     }
 
     async fn counters(&self, domain: &str, descriptor: &str, reset: bool) -> TextResult {
-        admin_actions::inspect_or_reset(&self.decider, &self.overrides, domain, descriptor, reset)
-            .await
+        admin_actions::inspect_or_reset(&self.decider, domain, descriptor, reset).await
     }
 
     async fn run_action(&self, action: AdminAction) -> TextResult {

@@ -8,13 +8,14 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::descriptor_arg::parse_descriptor;
 use super::load_policy::load_paths;
 use super::offline_engine::{OfflineEngine, plain_descriptor, to_entries};
 use super::process::exit_codes::Failure;
 use crate::clock::Clock;
 use crate::decide::REMAINING_UNLIMITED;
-use crate::domain::{Decision, Descriptor, Entry, Request, Status, escaped, nearest_word};
+use crate::domain::{
+    Decision, Descriptor, Entry, Request, Status, escaped, nearest_word, parse_descriptor,
+};
 use crate::policy::{MatchEnd, Policy};
 use crate::settings::Sources;
 use crate::store::redis::script::keys::Prefix;
@@ -42,8 +43,9 @@ impl SampleRequest {
         descriptors: &[String],
         hits: u64,
     ) -> Result<SampleRequest, Failure> {
-        let descriptors = descriptors.iter().map(|text| parse_descriptor(text));
-        Ok(SampleRequest { domain, descriptors: descriptors.collect::<Result<_, _>>()?, hits })
+        let descriptors: Result<Vec<_>, _> =
+            descriptors.iter().map(|text| parse_descriptor(text)).collect();
+        Ok(SampleRequest { domain, descriptors: descriptors.map_err(Failure::Usage)?, hits })
     }
 
     /// Checks the request against the gRPC service's bounds. Returns an error if the service would

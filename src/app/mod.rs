@@ -23,12 +23,10 @@ mod rates;
 mod try_request;
 
 mod admin_client;
-mod descriptor_arg;
 mod explain_offline;
 mod offline_engine;
 
 pub use admin_client::{get_from_debug_port, post_to_debug_port};
-pub use descriptor_arg::parse_descriptor;
 pub use explain_offline::{SampleRequest, explain};
 pub use load_policy::{CheckedPolicy, Fingerprint, LoadedPolicy, check, load_paths, schema};
 pub use offline_engine::{OfflineEngine, plain_descriptor, to_entries};

@@ -12,7 +12,6 @@ use std::sync::atomic::Ordering;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::operator_overrides::listing::{OverrideEvent, OverrideView, words_for};
 use super::peers::{PeerAnswer, Peers};
 use super::rates::{CurrentRates, RuleRate};
 use super::try_request::to_json;
@@ -22,7 +21,7 @@ use crate::clock::Clock;
 use crate::control_plane::{ControlPlaneState, ControlPlaneStatus};
 use crate::decide::GlobalModes;
 use crate::domain::{RuleId, UnreadableCallers, UnreadableKind};
-use crate::policy::{Policy, RuleView};
+use crate::policy::{Policy, Rule, RuleView};
 use crate::store::SharedStore as _;
 use crate::store::redis::client::node_stats::NodeReport;
 use crate::telemetry::{Latency, LimitName, NoLimitCount, RejectedBills, Telemetry, TopBy};
@@ -109,20 +108,25 @@ pub(super) async fn list_top_keys(
     to_json(&OfReplicas { response: report, replicas })
 }
 
+/// Returns the change of each override in force on a rule.
+pub(super) fn changes_of(active: &Policy, rule: RuleId) -> impl Iterator<Item = String> {
+    let overrides = active.rule(rule).map_or(&[][..], Rule::overrides);
+    overrides.iter().map(|entry| entry.change.to_string())
+}
+
 #[derive(Serialize)]
 pub(super) struct RuleListing<'p> {
     rules_total: usize,
     rules_found: usize,
-    switches: &'p [OverrideView],
     rules: Vec<ListedRule<'p>>,
 }
 
-/// Rule of the loaded policy, with the overrides set on the rule or on its domain.
+/// Rule of the loaded policy, with the change of each override in force on it.
 #[derive(Serialize)]
 struct ListedRule<'p> {
     #[serde(flatten)]
     rule: RuleView<'p>,
-    switched: Vec<&'p str>,
+    switched: Vec<String>,
 }
 
 /// Lists rules of the loaded policy: each with its own numbers, and with the capacity that its
@@ -130,7 +134,6 @@ struct ListedRule<'p> {
 pub(super) fn list_rules<'p>(
     policy: &'p Policy,
     active: &Policy,
-    overrides: &'p [OverrideView],
     query: &PolicyQuery,
 ) -> RuleListing<'p> {
     let search = query.search.as_ref().map(|text| text.to_lowercase());
@@ -143,7 +146,7 @@ pub(super) fn list_rules<'p>(
         }
         rules_found += 1;
         if rules.len() < query.rules_max {
-            let switched = words_for(overrides, view.domain, view.rule).collect();
+            let switched = changes_of(active, rule.id).collect();
             let in_force = active.rule(rule.id).map_or(&[][..], |rule| &rule.limits);
             for (limit, spec) in view.limits.iter_mut().zip(in_force) {
                 limit.capacity = spec.limit.capacity().0;
@@ -152,7 +155,7 @@ pub(super) fn list_rules<'p>(
         }
     }
     let rules_total = policy.rules().len();
-    RuleListing { rules_total, rules_found, switches: overrides, rules }
+    RuleListing { rules_total, rules_found, rules }
 }
 
 /// Returns whether the path, the file name, or a limit name of a rule contains `lowercase_text`,
@@ -176,9 +179,9 @@ pub(super) struct NowResponse<'a> {
     rates: &'a CurrentRates,
     /// Rules with traffic, busiest first, at most 50.
     rules: Vec<RuleNow<'a>>,
-    modes: ModesView<'a>,
+    modes: ModesView,
     /// Latest changes of overrides, the last one first, at most 50.
-    pub(super) override_changes: Vec<OverrideEvent>,
+    pub(super) override_changes: Vec<Value>,
     latency: Option<Latency>,
     /// Number of rejected bills since the process started, and a rule that rejected some of them;
     /// `None` if no bill was rejected. A bill is a descriptor that reports hits after they were
@@ -205,36 +208,30 @@ struct RuleNow<'a> {
 
 /// Modes that make decisions differ from the policy.
 #[derive(Serialize)]
-struct ModesView<'a> {
+struct ModesView {
     shadow_mode: bool,
     quota_mode: bool,
     /// Whether no policy has arrived from the control plane yet, so that every call passes.
     without_policy: bool,
-    switches: &'a [OverrideView],
 }
 
 /// Adds the modes of the rules to their rates.
-fn rules_now<'a>(
-    policy: &Policy,
-    overrides: &[OverrideView],
-    rates: &'a CurrentRates,
-) -> Vec<RuleNow<'a>> {
+fn rules_now<'a>(policy: &Policy, active: &Policy, rates: &'a CurrentRates) -> Vec<RuleNow<'a>> {
     let name = |rate: &'a RuleRate| (&*rate.domain, &*rate.rule);
     let mut modes: BTreeMap<_, Vec<String>> =
         rates.rules.iter().map(|rate| (name(rate), Vec::new())).collect();
     // A policy may have 100,000 rules, of which few have such a mode.
-    for rule in policy.rules().iter().filter(|rule| rule.shadow_mode || rule.unlimited) {
+    let has_mode = |rule: &&Rule| {
+        rule.shadow_mode || rule.unlimited || changes_of(active, rule.id).next().is_some()
+    };
+    for rule in policy.rules().iter().filter(has_mode) {
         if let Some(modes) = modes.get_mut(&(policy.domain_name(rule), &*rule.path)) {
             modes.extend(rule.shadow_mode.then(|| "shadow".to_owned()));
             modes.extend(rule.unlimited.then(|| "unlimited".to_owned()));
+            modes.extend(changes_of(active, rule.id).map(|change| format!("switched: {change}")));
         }
     }
-    let rule_now = |rate: &'a RuleRate| {
-        let words = words_for(overrides, &rate.domain, &rate.rule);
-        let mut modes = modes.remove(&name(rate)).unwrap_or_default();
-        modes.extend(words.map(|word| format!("switched: {word}")));
-        RuleNow { rate, modes }
-    };
+    let rule_now = |rate| RuleNow { rate, modes: modes.remove(&name(rate)).unwrap_or_default() };
     rates.rules.iter().map(rule_now).collect()
 }
 
@@ -306,7 +303,6 @@ pub(super) fn build_now_response<'a>(
     decider: &ServiceDecider,
     telemetry: &Telemetry,
     loaded: &Policy,
-    overrides: &'a [OverrideView],
     rates: &'a CurrentRates,
     control_plane: Option<&ControlPlaneStatus>,
     unreadable: &UnreadableCallers,
@@ -325,12 +321,11 @@ pub(super) fn build_now_response<'a>(
         time_ms: now.0 / 1_000,
         rules_total: decider.policy().rules().len(),
         rates,
-        rules: rules_now(loaded, overrides, rates),
+        rules: rules_now(loaded, &decider.policy(), rates),
         modes: ModesView {
             shadow_mode: shadow,
             quota_mode: quota,
             without_policy: !telemetry.has_policy(),
-            switches: overrides,
         },
         override_changes: Vec::new(),
         latency: telemetry.latency(Clock::System.monotonic_now()),

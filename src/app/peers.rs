@@ -59,7 +59,8 @@ type Resolved = Result<Vec<SocketAddr>, String>;
 
 /// Replicas that `--peers` names.
 pub(crate) struct Peers {
-    /// Random number of this process, which tells its own answer from those of others.
+    /// Random number of this process, which tells its own answer from those of others, and by which Redis
+    /// counts replicas.
     pub(crate) instance: u64,
     known: Lock<BTreeMap<(String, u16), Resolved>>,
     rounds: Lock<HashMap<&'static str, Round>>,

@@ -6,7 +6,6 @@
 //! `--hard-limit` after the signal. A second SIGTERM or SIGINT makes it exit immediately. SIGHUP
 //! reloads the policy and the certificates.
 
-use std::hash::{BuildHasher as _, RandomState};
 use std::process;
 use std::sync::Arc;
 use std::thread;
@@ -104,6 +103,8 @@ async fn run(
     let rate_limit = rate_limit_service(&decider, &overrides, settings, response_config);
     let health = Health::default();
 
+    let peers = Peers::start(&settings.peers);
+    let instance = peers.instance;
     let wiring = AdminWiring {
         configuration: configuration.clone(),
         decider: Arc::clone(&decider),
@@ -118,7 +119,7 @@ async fn run(
         overrides: Arc::clone(&overrides),
         log_level: Arc::clone(&log_level),
         token: settings.debug_token_file.clone().map(admin_actions::watch_token).transpose()?,
-        peers: Peers::start(&settings.peers),
+        peers,
         rates: RateSampler::default(),
     };
     let (metrics, exporters) = wiring.start_metrics()?;
@@ -129,7 +130,7 @@ async fn run(
         return Ok(());
     };
     // Not earlier: it would report a Redis that has had no time to connect as an outage.
-    start_tasks(&decider, &overrides, requests, log_level, settings, is_connected).await;
+    start_tasks(&decider, &overrides, requests, log_level, settings, is_connected, instance).await;
     started.become_ready(settings, &health);
     let files = started.files;
     let watchers = watch_files(started, overrides, certificates)?;
@@ -189,10 +190,9 @@ async fn start_tasks(
     log_level: Arc<LogLevelControl>,
     settings: &Settings,
     is_connected: bool,
+    instance: u64,
 ) {
-    // `RandomState` is the standard library's only random source.
-    let replica = format!("{:016x}", RandomState::new().hash_one(process::id()));
-    let store = decider.store().redis().map(|redis| redis.remote().override_store(replica));
+    let store = decider.store().redis().map(|redis| redis.remote().override_store(instance));
     let counts_replicas = settings.replicas.is_none();
     tokio::spawn(redis_follower::run(Arc::clone(overrides), requests, store, counts_replicas));
     if is_connected {

@@ -5,10 +5,8 @@
 
 use serde::Serialize;
 
-use super::admin_actions::describe_overrides;
 use super::explain_offline::{SampleRequest, explain_descriptor};
 use super::offline_engine::{plain_descriptor, to_entries};
-use super::operator_overrides::OperatorOverrides;
 use super::wiring::store_setup::ServiceDecider;
 use crate::admin::TextResult;
 use crate::clock::Clock;
@@ -57,19 +55,16 @@ struct LimitPrediction<'a> {
 /// Predicts the decision on a request without charging any counter, and formats it as JSON.
 pub(super) async fn dry_run_request(
     decider: &ServiceDecider,
-    overrides: &OperatorOverrides,
     prefix: &Prefix,
     sample: &SampleRequest,
 ) -> TextResult {
     sample.check_bounds()?;
-    let (policy, loaded) = (decider.policy(), overrides.loaded());
-    let switched = describe_overrides(&overrides.views(), &sample.domain);
+    let policy = decider.policy();
     let entries: Vec<Vec<Entry<'_>>> =
         sample.descriptors.iter().map(|pairs| to_entries(pairs)).collect();
     let descriptors: Vec<Descriptor<'_>> =
         entries.iter().map(|entries| plain_descriptor(entries, sample.hits)).collect();
-    let explain =
-        |pairs: &Vec<_>| explain_descriptor(&loaded, prefix, &sample.domain, pairs) + &switched;
+    let explain = |pairs: &Vec<_>| explain_descriptor(&policy, prefix, &sample.domain, pairs);
     let explanations: Vec<String> = sample.descriptors.iter().map(explain).collect();
     let request = Request { domain: &sample.domain, descriptors: &descriptors };
     let response = match &decider.dry_run(&policy, &request, Clock::System.now()).await {

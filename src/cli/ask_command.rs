@@ -14,6 +14,7 @@ use super::terminal::Color;
 use super::usage_errors::DESCRIPTORS_PLACEHOLDER;
 use super::{ask_batch, terminal};
 use crate::app::{self, Failure};
+use crate::domain::parse_descriptor;
 use crate::settings;
 use crate::wire::messages::rate_limit_descriptor::Entry;
 use crate::wire::messages::rate_limit_response::{Code, DescriptorStatus};
@@ -240,10 +241,11 @@ impl Ask {
 ///
 /// # Errors
 ///
-/// Returns the errors of [`app::parse_descriptor`].
+/// Returns the errors of [`parse_descriptor`].
 pub(super) fn parse_entries(text: &str) -> Result<Vec<Entry>, Failure> {
     let entry = |(key, value): (String, String)| Entry { key: key.into(), value: value.into() };
-    Ok(app::parse_descriptor(text)?.into_iter().map(entry).collect())
+    let pairs = parse_descriptor(text).map_err(Failure::Usage)?;
+    Ok(pairs.into_iter().map(entry).collect())
 }
 
 /// Formats the answer to a descriptor of `hits` hits. Waiting does not help if they are more than

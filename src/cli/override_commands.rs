@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
+use serde_json::Value;
 
 use super::admin_commands::DebugPortFlags;
 use super::terminal;
@@ -139,12 +140,9 @@ impl Override {
         match self.action {
             OverrideAction::Set(set) => set.run(),
             OverrideAction::List { port, json: true } => {
-                let lines = port.read_all("/overrides", |item| item.to_string())?;
-                terminal::print(&lines.iter().map(|line| format!("{line}\n")).collect::<String>())
+                terminal::print(&port.read_all(|item| format!("{item}\n"))?.0.concat())
             }
-            OverrideAction::List { port, json: false } => {
-                terminal::print(&app::get_from_debug_port(&port.debug, "/overrides", &[])?)
-            }
+            OverrideAction::List { port, json: false } => terminal::print(&port.list()?),
             OverrideAction::Delete(DeleteOverride {
                 port,
                 target,
@@ -157,7 +155,7 @@ impl Override {
                 port.post("/override/delete", &parameters(&target, &optional))
             }
             OverrideAction::Export { port } => {
-                let items = port.read_all("/overrides", |item| item["override"].to_string())?;
+                let (items, _) = port.read_all(|item| item["override"].to_string())?;
                 terminal::print(&format!("[\n{}\n]\n", items.join(",\n")))
             }
         }
@@ -165,22 +163,32 @@ impl Override {
 }
 
 impl ListFlags {
-    /// Reads all pages of a list, and formats each item.
-    fn read_all(
-        &self,
-        path: &str,
-        format: impl Fn(&serde_json::Value) -> String,
-    ) -> Result<Vec<String>, Failure> {
+    /// Lists all overrides, one per line, with the age of what the replica knows.
+    fn list(&self) -> Result<String, Failure> {
+        let (lines, age) = self.read_all(|item| {
+            let is_matched = item["matched"] == true;
+            let note = if is_matched { "" } else { " (unmatched: the policy lacks the target)" };
+            format!("{}{note}\n", item["text"].as_str().unwrap_or_default())
+        })?;
+        let count = match lines.len() {
+            0 => "no override is set".to_owned(),
+            count => format!("{count} in force"),
+        };
+        Ok(format!("{count}; known {age} s ago\n{}", lines.concat()))
+    }
+
+    /// Reads all pages of the list, and formats each item. Returns them with the age of what the replica
+    /// knows, in seconds.
+    fn read_all(&self, format: impl Fn(&Value) -> String) -> Result<(Vec<String>, Value), Failure> {
         let (mut items, mut after) = (Vec::new(), String::new());
         loop {
-            let query = [("format", "json"), ("after", &*after)];
-            let text = app::get_from_debug_port(&self.debug, path, &query)?;
-            let page: serde_json::Value = serde_json::from_str(&text)
+            let text = app::get_from_debug_port(&self.debug, "/overrides", &[("after", &*after)])?;
+            let page: Value = serde_json::from_str(&text)
                 .map_err(|_| Failure::Unavailable(format!("{}: not a list", self.debug)))?;
             items.extend(page["overrides"].as_array().into_iter().flatten().map(&format));
             match page["next"].as_str() {
                 Some(next) if *next > *after => after = next.to_owned(),
-                Some(_) | None => return Ok(items),
+                Some(_) | None => return Ok((items, page["known_seconds_ago"].clone())),
             }
         }
     }
@@ -221,9 +229,9 @@ impl SetOverride {
 pub(super) struct Switch {
     #[command(flatten)]
     port: DebugPortFlags,
-    /// Domain, or path of a rule as listed by /rlconfig; with `undo`, also `all`
+    /// Domain, or path of a rule as listed by /rlconfig
     target: String,
-    /// Override to set (shadow, allow, deny or a percentage such as 20%), or undo to remove it
+    /// Override to set (shadow, allow, deny or a percentage such as 20%), or undo to delete those set
     to: String,
     /// Remove the override after this time, such as 10m, or this many seconds; not with undo
     #[arg(long, value_name = "DURATION", value_parser = parse_lifetime)]
@@ -234,7 +242,7 @@ const SWITCH_HELP: &str = "\
 Examples:
   tidegate switch edge 20% --for 10m --debug-token-file token     a fifth of every limit
   tidegate switch edge.api_token shadow --debug-token-file token
-  tidegate switch all undo --debug-token-file token
+  tidegate switch edge undo --debug-token-file token
 
 A switch is an override of a domain or a rule: see `tidegate override`. Without --for, it applies until
 it is undone.";
@@ -242,31 +250,21 @@ it is undone.";
 impl Switch {
     pub(super) fn run(self) -> Result<(), Failure> {
         let Switch { port, target, to, r#for } = self;
-        let delete = |kind: &str| {
-            let optional = [("kind", Some(kind.to_owned()))];
-            let mut parameters = parameters(&target, &optional);
-            if target == "all" {
-                parameters.remove(0);
-            }
-            port.send("/override/delete", &parameters)
-        };
         if to == "undo" {
-            if r#for.is_some() {
-                return Err(Failure::Usage("--for: undo takes effect immediately".to_owned()));
-            }
-            let (mode, scale) = (delete("mode"), delete("scale"));
-            // A target usually has an override of one of the kinds.
-            return terminal::print(&mode.or(scale)?);
+            return match r#for {
+                Some(_) => Err(Failure::Usage("--for: undo takes effect immediately".to_owned())),
+                None => port.post("/override/delete", &[("target", &*target)]),
+            };
         }
         let is_scale = to.ends_with('%');
         let mode = if to == "allow" { "unlimited".to_owned() } else { to };
         let seconds = r#for.map(|lifetime| lifetime.as_secs().to_string());
         let permanent = seconds.is_none().then(|| "true".to_owned());
-        let kind = if is_scale { "scale" } else { "mode" };
+        let (kind, other) = if is_scale { ("scale", "mode") } else { ("mode", "scale") };
         let optional = [(kind, Some(mode)), ("for", seconds), ("permanent", permanent)];
         let set = port.send("/override", &parameters(&target, &optional))?;
         // One switch replaces another of the same target; usually there is none.
-        let _ = delete(if is_scale { "mode" } else { "scale" });
+        let _ = port.send("/override/delete", &[("target", &*target), ("kind", other)]);
         terminal::print(&set)
     }
 }

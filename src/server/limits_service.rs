@@ -36,7 +36,9 @@ use crate::store::owned_tasks::box_in_place;
 use crate::wire::decode::{self, DecodedRequest};
 use crate::wire::encode::{OptionalParts, ResponseBuffer, ResponseInput};
 use crate::wire::limits_messages::{self, EncodedResults};
-use crate::wire::messages::Counter;
+use crate::wire::messages::{
+    Counter, DeleteOverrideRequest, ListOverridesRequest, OverrideChanged,
+};
 use crate::wire::override_messages;
 
 /// Number of decisions after which a batch lets the other calls of its worker run: about 100 µs of
@@ -252,8 +254,9 @@ impl<D: Decide> RlsService<D> {
         let overrides = self.overrides.as_deref().ok_or_else(no_overrides)?;
         let (id, answer) = match method {
             LimitsMethod::ListOverrides => {
-                let decoded = override_messages::decode_list(message);
-                let (domain, after) = decoded.map_err(|error| self.reject_invalid(error))?;
+                let decoded = override_messages::decode(message, "ListOverridesRequest");
+                let ListOverridesRequest { domain, after } =
+                    decoded.map_err(|error| self.reject_invalid(error))?;
                 let granted = if domain.is_empty() { EVERY_DOMAIN } else { &domain };
                 let peek = Permissions { peek: true, ..Permissions::NONE };
                 self.authorize(caller, granted, &[], peek)?;
@@ -261,8 +264,9 @@ impl<D: Decide> RlsService<D> {
                 return Ok(override_messages::encode_page(listed, next));
             }
             LimitsMethod::DeleteOverride => {
-                let decoded = override_messages::decode_delete(message);
-                let (domain, id) = decoded.map_err(|error| self.reject_invalid(error))?;
+                let decoded = override_messages::decode(message, "DeleteOverrideRequest");
+                let DeleteOverrideRequest { domain, id } =
+                    decoded.map_err(|error| self.reject_invalid(error))?;
                 self.authorize(caller, &domain, &[], CHANGE)?;
                 if OverrideEntry::domain_of_id(&id).as_deref() != Some(&*domain) {
                     return Err(Status::not_found(
@@ -279,7 +283,7 @@ impl<D: Decide> RlsService<D> {
             }
         };
         let message = answer.map_err(Status::failed_precondition)?;
-        Ok(override_messages::encode_changed(id, message))
+        Ok(OverrideChanged { id, message }.encode_to_vec())
     }
 
     /// Holds hits, or settles a hold. Returns the encoded `ReserveResponse` or `RateLimitResponse`, or an

@@ -7,14 +7,18 @@ use prost_types::Timestamp;
 
 use super::decode::DecodeError;
 use super::messages::{
-    DeleteOverrideRequest, ListOverridesRequest, ListOverridesResponse, ListedOverride, Override,
-    OverrideChanged, OverrideNumbers, SetOverrideRequest, r#override::Change,
+    ListOverridesResponse, ListedOverride, Override, OverrideNumbers, SetOverrideRequest,
+    r#override::Change,
 };
 use crate::domain::{Micros, format_descriptor, parse_descriptor};
 use crate::policy::{OverrideChange, OverrideEntry, OverrideMode, OverrideTarget};
 
 /// Decodes a message of this type.
-fn decode<M: prost::Message + Default>(
+///
+/// # Errors
+///
+/// Returns an error if the message is malformed.
+pub(crate) fn decode<M: prost::Message + Default>(
     message: &[u8],
     name: &'static str,
 ) -> Result<M, DecodeError> {
@@ -61,31 +65,6 @@ pub(crate) fn decode_set(message: &[u8]) -> Result<OverrideEntry, String> {
     });
     let (reason, by) = (message.reason.into(), message.by.into());
     Ok(OverrideEntry { target, change, until, set_at: Micros::ZERO, reason, by })
-}
-
-/// Decodes a `DeleteOverrideRequest` as a domain and an id.
-///
-/// # Errors
-///
-/// Returns an error if the message is malformed.
-pub(crate) fn decode_delete(message: &[u8]) -> Result<(String, String), DecodeError> {
-    let request: DeleteOverrideRequest = decode(message, "DeleteOverrideRequest")?;
-    Ok((request.domain, request.id))
-}
-
-/// Decodes a `ListOverridesRequest` as a domain, and the id after which the page starts.
-///
-/// # Errors
-///
-/// Returns an error if the message is malformed.
-pub(crate) fn decode_list(message: &[u8]) -> Result<(String, String), DecodeError> {
-    let request: ListOverridesRequest = decode(message, "ListOverridesRequest")?;
-    Ok((request.domain, request.after))
-}
-
-/// Encodes an `OverrideChanged`.
-pub(crate) fn encode_changed(id: String, message: String) -> Vec<u8> {
-    OverrideChanged { id, message }.encode_to_vec()
 }
 
 /// Encodes a `ListOverridesResponse`: ids, overrides, and whether the policy has their targets.

@@ -504,11 +504,12 @@ class Modes(unittest.TestCase):
     def test_each_override_is_shown_beside_the_numbers_of_its_rule_until_it_ends(self):
         service = self.serve()
         for target, change, word, effect in [
-                ("edge.api_token", "mode=deny", "deny", "every call is rejected"), ("edge", "mode=shadow", "shadow", "would be rejected"),
-                ("edge.api_token", "mode=unlimited", "unlimited", "every call passes"), ("edge.api_token", "scale=20%25", "scale 20%", "percentage")]:
+                ("edge.api_token", "mode=deny", "deny", "Every call is rejected"), ("edge", "mode=shadow", "shadow", "would be rejected"),
+                ("edge.api_token", "mode=unlimited", "unlimited", "Every call passes"), ("edge.api_token", "scale=20%25", "scale 20%", "percentage")]:
             service.order(f"override?target={target}&{change}&for=600&by=ann&reason=T-42")
-            self.shown("#modes", f"Override on {target}: {word}. For it, ")
-            for text in (effect, " ago by ann, ends in 10 min. Reason: T-42."):
+            shown_target = target if "." in target else "domain " + target
+            self.shown("#modes", f"Override on {shown_target}: {word}, until ")
+            for text in (effect, " by ann. Reason: T-42."):
                 self.assertIn(text, self.browser.text("#modes"))
             self.shown("#listing", f"switched: {word}")
             self.assertIn("per-token: 5 per year", self.browser.text("#listing"))

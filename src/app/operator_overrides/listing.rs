@@ -1,11 +1,9 @@
-//! Overrides as operators see them: as lines of text, as JSON, on the live page, and in metrics.
+//! Overrides as operators see them: as JSON, on the live page, over gRPC, and in metrics.
 
-use std::fmt;
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
 use futures_util::future::BoxFuture;
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{ChangeKind, OperatorOverrides, is_matched};
@@ -17,70 +15,18 @@ use crate::server::{OverrideControl, OverridePage};
 /// Maximum size of the overrides of a page with their ids, 256 KiB. Escaped as JSON, they fit in the
 /// response that the command line reads.
 const PAGE_BYTES_MAX: usize = 256 << 10;
-/// Maximum number of overrides on domains and rules that the live page lists.
-const VIEWS_MAX: usize = 50;
 
-/// Change of an override, as the live page lists it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct OverrideEvent {
-    /// Time of the change, since the Unix epoch.
-    at_ms: u64,
-    /// Word of the [`ChangeKind`].
-    kind: &'static str,
-    target: String,
-    change: String,
-    until_ms: Option<u64>,
-    by: String,
-    reason: String,
-}
-
-impl OverrideEvent {
-    pub(super) fn new(at: Micros, kind: &'static str, entry: &OverrideEntry) -> OverrideEvent {
-        OverrideEvent {
-            at_ms: at.0 / 1_000,
-            kind,
-            target: entry.target.to_string(),
-            change: entry.change.to_string(),
-            until_ms: entry.until.map(|until| until.0 / 1_000),
-            by: entry.by.to_string(),
-            reason: entry.reason.to_string(),
-        }
-    }
-}
-
-/// Override of a domain or a rule, as the live page lists it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct OverrideView {
-    /// Domain, or path of a rule.
-    pub(crate) target: String,
-    /// Change: numbers, a mode, or a percentage.
-    pub(crate) to: String,
-    /// Remaining lifetime in seconds, rounded up, or `None` if the override is permanent.
-    pub(crate) seconds_left: Option<u64>,
-    /// Time since the override was set, in seconds.
-    pub(crate) set_seconds_ago: u64,
-    /// What happens to the calls of the target, for operators.
-    pub(crate) effect: &'static str,
-    pub(crate) by: String,
-    pub(crate) reason: String,
-}
-
-impl fmt::Display for OverrideView {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let OverrideView { target, to, seconds_left, .. } = self;
-        write!(f, "{target}: {to}")?;
-        seconds_left.map_or(Ok(()), |seconds| write!(f, ", for {seconds} s more"))
-    }
-}
-
-/// Returns the words of the overrides that apply to a rule: to the rule itself or to its domain.
-pub(crate) fn words_for<'o>(
-    overrides: &'o [OverrideView],
-    domain: &str,
-    rule: &str,
-) -> impl Iterator<Item = &'o str> {
-    let applies = move |set: &&OverrideView| set.target == rule || set.target == domain;
-    overrides.iter().filter(applies).map(|set| &*set.to)
+/// Returns the change of an override as the live page lists it.
+pub(super) fn to_event(at: Micros, kind: ChangeKind, entry: &OverrideEntry) -> Value {
+    json!({
+        "at_ms": at.0 / 1_000,
+        "kind": kind.as_str(),
+        "target": entry.target.to_string(),
+        "change": entry.change.to_string(),
+        "until_ms": entry.until.map(|until| until.0 / 1_000),
+        "by": entry.by,
+        "reason": entry.reason,
+    })
 }
 
 /// Returns what an override does to the calls of its target, for operators.
@@ -97,57 +43,12 @@ pub(super) fn effect_of(change: &OverrideChange) -> &'static str {
 }
 
 impl OperatorOverrides {
-    /// Lists overrides in force of one domain or, if that is empty, of all, in the order of their ids:
-    /// those after the id `after`, at most [`PAGE_BYTES_MAX`].
-    pub(crate) fn page(&self, domain: &str, after: &str) -> OverridePage {
-        let (state, mut bytes) = (self.state.lock(), 0);
-        let rest = state.in_force.range::<str, _>((Bound::Excluded(after), Bound::Unbounded));
-        let mut listed: Vec<(String, OverrideEntry, bool)> = Vec::new();
-        for (id, entry) in rest {
-            if !domain.is_empty() && *entry.target.domain != *domain {
-                continue;
-            }
-            bytes += id.len() + entry.to_json().len();
-            if bytes > PAGE_BYTES_MAX {
-                let next = listed.last().map(|(id, ..)| id.clone());
-                return (listed, next);
-            }
-            listed.push((
-                id.clone(),
-                OverrideEntry::clone(entry),
-                is_matched(&state.loaded, entry),
-            ));
-        }
-        (listed, None)
-    }
-
-    /// Lists overrides in force, one per line, with the age of what this replica knows.
-    pub(crate) fn page_as_text(&self, after: &str) -> String {
-        let ((listed, next), (total, _)) = (self.page("", after), self.counts());
-        let age = self.age_seconds();
-        let mut text = match total {
-            0 => format!("no override is set; known {age} s ago\n"),
-            total => format!("{total} in force; known {age} s ago\n"),
-        };
-        for (_, entry, is_matched) in listed {
-            let note = if is_matched { "" } else { " (unmatched: the policy lacks the target)" };
-            text += &format!("{entry}{note}\n");
-        }
-        if next.is_some() {
-            text.push_str("…\n");
-        }
-        if self.decider.store().redis().is_some_and(|redis| redis.is_store_disabled()) {
-            text.push_str("Redis is disabled by hand, on this replica\n");
-        }
-        text
-    }
-
     /// Lists overrides in force as JSON.
     pub(crate) fn page_as_json(&self, after: &str) -> String {
-        let ((listed, next), (total, _)) = (self.page("", after), self.counts());
+        let ((listed, next), (total, _)) = (self.list("", after), self.counts());
         let item = |(id, entry, matched): (String, OverrideEntry, bool)| {
             let content = serde_json::from_str::<Value>(&entry.to_json()).unwrap_or_default();
-            json!({"id": id, "override": content, "matched": matched})
+            json!({"id": id, "override": content, "text": entry.to_string(), "matched": matched})
         };
         let listed: Vec<Value> = listed.into_iter().map(item).collect();
         let age = self.age_seconds();
@@ -156,27 +57,8 @@ impl OperatorOverrides {
             + "\n"
     }
 
-    /// Lists the overrides of domains and rules in force, the latest first, at most 50.
-    pub(crate) fn views(&self) -> Vec<OverrideView> {
-        let (now, state) = (self.now(), self.state.lock());
-        let entries = state.in_force.values().filter(|entry| entry.target.entries.is_empty());
-        let mut entries: Vec<_> = entries.collect();
-        entries.sort_by_key(|entry| std::cmp::Reverse(entry.set_at));
-        let seconds = |micros: u64| micros.div_ceil(1_000_000);
-        let view = |entry: &&std::sync::Arc<OverrideEntry>| OverrideView {
-            target: entry.target.rule.as_deref().unwrap_or(&entry.target.domain).to_owned(),
-            to: entry.change.to_string(),
-            seconds_left: entry.until.map(|until| seconds(until.0.saturating_sub(now.0))),
-            set_seconds_ago: now.0.saturating_sub(entry.set_at.0) / 1_000_000,
-            effect: effect_of(&entry.change),
-            by: entry.by.to_string(),
-            reason: entry.reason.to_string(),
-        };
-        entries.iter().take(VIEWS_MAX).map(view).collect()
-    }
-
     /// Returns the latest changes, the last one first.
-    pub(crate) fn recent_changes(&self) -> Vec<OverrideEvent> {
+    pub(crate) fn recent_changes(&self) -> Vec<Value> {
         self.state.lock().recent.iter().cloned().collect()
     }
 
@@ -214,15 +96,34 @@ impl OverrideControl for OperatorOverrides {
 
     fn delete(&self, id: String) -> BoxFuture<'_, Result<String, String>> {
         Box::pin(async move {
-            match self.state.lock().in_force.contains_key(&id) {
-                true => {}
-                false => return Err("no such override is in force".to_owned()),
+            if !self.state.lock().in_force.contains_key(&id) {
+                return Err("no such override is in force".to_owned());
             }
             OperatorOverrides::delete(self, vec![id]).await
         })
     }
 
+    /// Lists overrides in force of one domain or, if that is empty, of all, in the order of their ids:
+    /// those after the id `after`, at most [`PAGE_BYTES_MAX`].
     fn list(&self, domain: &str, after: &str) -> OverridePage {
-        self.page(domain, after)
+        let (state, mut bytes) = (self.state.lock(), 0);
+        let rest = state.in_force.range::<str, _>((Bound::Excluded(after), Bound::Unbounded));
+        let mut listed: Vec<(String, OverrideEntry, bool)> = Vec::new();
+        for (id, entry) in rest {
+            if !domain.is_empty() && *entry.target.domain != *domain {
+                continue;
+            }
+            bytes += id.len() + entry.to_json().len();
+            if bytes > PAGE_BYTES_MAX {
+                let next = listed.last().map(|(id, ..)| id.clone());
+                return (listed, next);
+            }
+            listed.push((
+                id.clone(),
+                OverrideEntry::clone(entry),
+                is_matched(&state.loaded, entry),
+            ));
+        }
+        (listed, None)
     }
 }

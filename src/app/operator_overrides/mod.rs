@@ -9,7 +9,7 @@
 //! | `base_file` | overrides of `--overrides`, beneath all others |
 //! | `operator_request` | reading what an operator asks for |
 //! | `store_outage` | the simulated outage of Redis |
-//! | `listing`, `override_metrics` | overrides as text and JSON; their metrics |
+//! | `listing`, `override_metrics` | overrides as JSON and over gRPC; their metrics |
 //!
 //! Not here: the merge law (`domain`), the effect of an override on limits (`policy`).
 
@@ -26,17 +26,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use self::listing::{OverrideEvent, effect_of};
+use self::listing::{effect_of, to_event};
 use self::store_outage::StoreOutage;
 use super::process::exit_codes::Failure;
 use super::process::watcher_thread::WatcherThread;
 use super::wiring::store_setup::ServiceDecider;
 use crate::clock::Clock;
 use crate::domain::{
-    Lock, Merged, Micros, OVERRIDES_MAX, OverrideRecord, OverrideTable, TOMBSTONE_LIFETIME,
-    named_enum,
+    Lock, Micros, OVERRIDES_MAX, OverrideRecord, OverrideTable, TOMBSTONE_LIFETIME, named_enum,
 };
 use crate::policy::{Fit, OverrideEntry, Policy};
 
@@ -83,8 +83,6 @@ pub(crate) struct OperatorOverrides {
 struct OverrideState {
     /// Policy as loaded, without overrides.
     loaded: Arc<Policy>,
-    /// Policy in force.
-    active: Arc<Policy>,
     table: OverrideTable,
     /// Overrides of the file, by id; each applies if no record has its id.
     base: BTreeMap<String, Arc<OverrideEntry>>,
@@ -94,7 +92,7 @@ struct OverrideState {
     /// Earliest end of an override in force.
     next_end: Option<Micros>,
     /// Latest changes, the last one first.
-    recent: VecDeque<OverrideEvent>,
+    recent: VecDeque<Value>,
 }
 
 /// Changes that an operator asks for: ids, and the content of each override, empty to delete it.
@@ -142,7 +140,6 @@ impl OperatorOverrides {
         let loaded = Arc::clone(&decider.policy());
         let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
         let state = OverrideState {
-            active: Arc::clone(&loaded),
             loaded,
             table: OverrideTable::default(),
             base: BTreeMap::new(),
@@ -197,7 +194,8 @@ impl OperatorOverrides {
         let (id, body) = (entry.id(), entry.to_json());
         let has_room = {
             let state = self.state.lock();
-            let fit = state.active.check_override(&entry).map_err(|error| error.to_string())?;
+            let fit =
+                self.decider.policy().check_override(&entry).map_err(|error| error.to_string())?;
             if fit == Fit::Unmatched {
                 let advice = "/rlconfig lists domains and rules, /explain the rule of a descriptor";
                 return Err(format!("no rule of the policy is a target of {entry}; {advice}"));
@@ -269,8 +267,7 @@ impl OperatorOverrides {
         let event = |entry| (ChangeKind::Unmatched, entry);
         self.record(&mut state, unmatched.into_iter().map(event).collect());
         state.loaded = policy;
-        state.active = apply_all(&state);
-        self.activate(&state);
+        self.activate(apply_all(&state));
     }
 
     /// Replaces the overrides of the file; `None` if its content is invalid, and the former ones stay.
@@ -287,20 +284,6 @@ impl OperatorOverrides {
     /// Returns the policy as loaded, without overrides.
     pub(crate) fn loaded(&self) -> Arc<Policy> {
         Arc::clone(&self.state.lock().loaded)
-    }
-
-    /// Merges records, and returns the ids of those that won.
-    fn merge(&self, records: impl IntoIterator<Item = (String, OverrideRecord)>) -> Vec<String> {
-        let mut state = self.state.lock();
-        let mut changed = Vec::new();
-        for (id, record) in records {
-            match state.table.merge(&id, record) {
-                Merged::Changed => changed.push(id),
-                Merged::Same | Merged::Older => {}
-                Merged::Full => tracing::warn!(id, "no room for an override, it does not apply"),
-            }
-        }
-        changed
     }
 
     /// Applies the records of these ids.
@@ -332,13 +315,12 @@ impl OperatorOverrides {
             set.extend(entry);
         }
         if !events.is_empty() {
-            let changed = state.active.with_changed_overrides(
+            let changed = self.decider.policy().with_changed_overrides(
                 &ended.iter().collect::<Vec<_>>(),
                 &set.iter().collect::<Vec<_>>(),
             );
             self.record(state, events);
-            state.active = changed.map_or_else(|| apply_all(state), Arc::new);
-            self.activate(state);
+            self.activate(changed.map_or_else(|| apply_all(state), Arc::new));
         }
     }
 
@@ -350,12 +332,11 @@ impl OperatorOverrides {
             if at < RECENT_CHANGES {
                 let OverrideEntry { target, change, by, reason, .. } = &*entry;
                 let seconds = entry.until.map(|until| until.0.saturating_sub(now.0) / 1_000_000);
-                let kind = kind.as_str();
-                let effect = effect_of(change);
+                state.recent.push_front(to_event(now, kind, &entry));
+                let (kind, effect) = (kind.as_str(), effect_of(change));
                 tracing::warn!(
                     kind, %target, %change, seconds, effect, by, reason, "override changed"
                 );
-                state.recent.push_front(OverrideEvent::new(now, kind, &entry));
             }
         }
         state.recent.truncate(RECENT_CHANGES);
@@ -364,10 +345,10 @@ impl OperatorOverrides {
         }
     }
 
-    /// Activates the policy with overrides. The caller holds the lock on `state`, so that a concurrent
+    /// Activates the policy with overrides. The caller holds the lock on the state, so that a concurrent
     /// reload cannot activate an older policy afterwards.
-    fn activate(&self, state: &OverrideState) {
-        self.decider.replace_policy(Arc::clone(&state.active));
+    fn activate(&self, policy: Arc<Policy>) {
+        self.decider.replace_policy(policy);
         self.decider.store().retire_policy();
     }
 

@@ -11,7 +11,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::{ChangeRequest, OperatorOverrides, Requests};
 use crate::clock::Clock;
-use crate::domain::{Merged, Micros, OverrideRecord, OverrideTable, TOMBSTONE_LIFETIME};
+use crate::domain::{Merged, OverrideRecord, OverrideTable, TOMBSTONE_LIFETIME};
 use crate::store::redis::override_store::{OverrideStore, PAGE_RECORDS, PollReply};
 
 /// Interval at which a replica follows the changes of others, 1 s.
@@ -88,7 +88,7 @@ impl Follower {
         let mut failure = self.is_rehearsed().then(|| REHEARSED.to_owned());
         let mut ids = Vec::new();
         for (id, body) in changes {
-            let known = self.overrides.highest();
+            let known = self.overrides.state.lock().table.highest();
             let written = match &mut self.store {
                 Some(store) if failure.is_none() => match store.change(&id, known, &body).await {
                     Ok(record) => Some(record),
@@ -99,8 +99,11 @@ impl Follower {
                 },
                 Some(_) | None => None,
             };
-            let record = written.unwrap_or_else(|| self.overrides.next_record(&body));
-            ids.extend(self.overrides.merge([(id, record)]));
+            let record = written.unwrap_or_else(|| {
+                let written_at = self.overrides.now();
+                OverrideRecord { version: known + 1, written_at, body: body.into() }
+            });
+            ids.extend(self.overrides.merge([(id, record)], &mut HashSet::new()));
         }
         self.overrides.apply(ids);
         // The operator may have left.
@@ -159,7 +162,9 @@ impl Follower {
             let after = if self.needs_whole { NO_CHANGES } else { self.followed };
             let sent = Clock::System.monotonic_now();
             let mut reply = store.poll(after).await.map_err(|error| error.reason)?;
-            self.overrides.set_redis_clock(reply.time, sent);
+            // Redis read its clock between the command and the reply.
+            let took = Clock::System.monotonic_now().saturating_duration_since(sent);
+            *self.overrides.redis_clock.lock() = Some((reply.time, sent + took / 2));
             if self.counts_replicas
                 && let Some(redis) = self.overrides.decider.store().redis()
             {
@@ -171,7 +176,7 @@ impl Follower {
             let changes = std::mem::take(&mut reply.changes);
             let last = changes.iter().map(|(_, record)| record.version).max();
             self.followed = last.filter(|_| reply.has_more).unwrap_or(reply.highest);
-            changed.extend(self.overrides.merge(changes));
+            changed.extend(self.overrides.merge(changes, &mut HashSet::new()));
             if !reply.has_more {
                 break reply;
             }
@@ -186,14 +191,14 @@ impl Follower {
             return Ok(());
         }
         if self.unexplained == Some((reply.highest, reply.checksum)) {
-            self.drift = self.overrides.difference(reply.checksum);
+            self.drift = self.overrides.state.lock().table.difference(reply.checksum);
             return Ok(());
         }
         self.read_whole(&reply, changed).await
     }
 
     fn is_same(&self, reply: &PollReply) -> bool {
-        self.overrides.difference(reply.checksum) == self.drift
+        self.overrides.state.lock().table.difference(reply.checksum) == self.drift
     }
 
     /// Reads all records, and sends those that Redis lacks or has in an older version. After seven days
@@ -216,11 +221,7 @@ impl Follower {
                 Some(fresh) => page.into_iter().for_each(|(id, record)| {
                     fresh.merge(&id, record);
                 }),
-                None => {
-                    let (ids, won) = self.overrides.merge_seen(page);
-                    seen.extend(ids);
-                    changed.extend(won);
-                }
+                None => changed.extend(self.overrides.merge(page, &mut seen)),
             }
             cursor = next;
             if cursor == 0 {
@@ -266,40 +267,25 @@ impl Follower {
 }
 
 impl OperatorOverrides {
-    /// Returns the record of a change that this replica makes without Redis.
-    fn next_record(&self, body: &str) -> OverrideRecord {
-        OverrideRecord { version: self.highest() + 1, written_at: self.now(), body: body.into() }
-    }
-
-    fn highest(&self) -> u64 {
-        self.state.lock().table.highest()
-    }
-
-    fn difference(&self, checksum: u64) -> u64 {
-        self.state.lock().table.difference(checksum)
-    }
-
-    /// Sets the clock of Redis, which replied with `time` to a command sent at `sent`.
-    fn set_redis_clock(&self, time: Micros, sent: Instant) {
-        let now = Clock::System.monotonic_now();
-        *self.redis_clock.lock() = Some((time, sent + now.saturating_duration_since(sent) / 2));
-    }
-
-    /// Merges records of Redis. Returns the ids of those that need not be sent to Redis, and the ids of
-    /// those that won.
-    fn merge_seen(&self, page: Vec<(String, OverrideRecord)>) -> (Vec<String>, Vec<String>) {
+    /// Merges records of Redis. Returns the ids of those that won, and adds the ids of those that need
+    /// not be sent to Redis to `seen`.
+    fn merge(
+        &self,
+        records: impl IntoIterator<Item = (String, OverrideRecord)>,
+        seen: &mut HashSet<String>,
+    ) -> Vec<String> {
         let mut state = self.state.lock();
-        let (mut seen, mut won) = (Vec::new(), Vec::new());
-        for (id, record) in page {
-            let merged = state.table.merge(&id, record);
-            if merged == Merged::Changed {
-                won.push(id.clone());
+        let mut won = Vec::new();
+        for (id, record) in records {
+            match state.table.merge(&id, record) {
+                Merged::Changed => won.push(id.clone()),
+                Merged::Older => continue,
+                Merged::Same => {}
+                Merged::Full => tracing::warn!(id, "no room for an override, it does not apply"),
             }
-            if merged != Merged::Older {
-                seen.push(id);
-            }
+            seen.insert(id);
         }
-        (seen, won)
+        won
     }
 
     fn records_except(&self, seen: &HashSet<String>) -> Vec<(String, OverrideRecord)> {

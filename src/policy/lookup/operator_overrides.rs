@@ -120,6 +120,14 @@ impl Policy {
         matches
     }
 
+    /// Returns the overrides in force on the rule that a descriptor with these entries matches: those
+    /// of numbers, then the scale, then the mode.
+    pub fn overrides_in_force(&self, domain: &str, entries: &[Entry<'_>]) -> &[Arc<OverrideEntry>] {
+        let root = self.tree.domain(domain).map(|domain| domain.root);
+        let rule = root.and_then(|root| self.find_rule(root, entries));
+        rule.map_or(&[], Rule::overrides)
+    }
+
     /// Returns a rule with the overrides of the values of a descriptor, which matches this rule.
     pub(crate) fn rule_in_force<'p>(&'p self, rule: &'p Rule, entries: &[Entry<'_>]) -> &'p Rule {
         let Some(at) = rule.value_overrides else { return rule };

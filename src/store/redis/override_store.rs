@@ -4,7 +4,8 @@
 //! polls (`app`).
 
 use super::client::dialer::ConnectError;
-use super::client::side_connection::{SideCommand, SideConnection};
+use super::client::side_connection::SideConnection;
+use super::client::topology::RedisClient;
 use super::script::keys::Prefix;
 use super::script::library::{OVERRIDE_POLL, OVERRIDE_WRITE};
 use crate::domain::{Micros, OverrideRecord};
@@ -24,8 +25,8 @@ pub(crate) type RecordPage = Vec<(String, OverrideRecord)>;
 pub(crate) struct OverrideStore {
     connection: SideConnection,
     keys: [String; 3],
-    /// Random id of this replica.
-    replica: String,
+    /// Random number of this process.
+    replica: u64,
 }
 
 /// State of the overrides in Redis, and the changes after a version.
@@ -45,13 +46,9 @@ pub(crate) struct PollReply {
 }
 
 impl OverrideStore {
-    pub(crate) fn new(
-        connect: impl FnOnce(&str) -> SideConnection,
-        prefix: &Prefix,
-        replica: String,
-    ) -> OverrideStore {
+    pub(crate) fn new(client: &RedisClient, prefix: &Prefix, replica: u64) -> OverrideStore {
         let keys = prefix.override_keys();
-        OverrideStore { connection: connect(&keys[0]), keys, replica }
+        OverrideStore { connection: SideConnection::new(client, &keys[0]), keys, replica }
     }
 
     /// Returns the changes after a version, at most [`PAGE_RECORDS`], and counts this replica.
@@ -64,9 +61,9 @@ impl OverrideStore {
         for key in &self.keys {
             script.key(key);
         }
-        script.arg(&self.replica).arg(after).arg(PAGE_RECORDS).arg(REPLICA_EXPIRY.0);
+        script.arg(self.replica).arg(after).arg(PAGE_RECORDS).arg(REPLICA_EXPIRY.0);
         let reply: (u64, String, u32, Vec<String>, Vec<Option<String>>) =
-            self.connection.send(SideCommand::Script(&script)).await?;
+            self.connection.send(async |to| script.invoke_async(to).await).await?;
         let (time, state, replicas, ids, records) = reply;
         let number = |at| state.split(' ').nth(at).and_then(|text: &str| text.parse().ok());
         let has_more = ids.len() >= PAGE_RECORDS;
@@ -135,7 +132,7 @@ impl OverrideStore {
         for (id, [version, time], body) in records {
             script.arg(id).arg(version).arg(time).arg(body);
         }
-        self.connection.send(SideCommand::Script(&script)).await
+        self.connection.send(async |to| script.invoke_async(to).await).await
     }
 
     /// Returns the next records of all, about [`PAGE_RECORDS`], and the cursor after them: 0 after the
@@ -148,7 +145,7 @@ impl OverrideStore {
         let mut command = redis::cmd("HSCAN");
         command.arg(&self.keys[0]).arg(cursor).arg("COUNT").arg(PAGE_RECORDS);
         let reply: (u64, Vec<(String, String)>) =
-            self.connection.send(SideCommand::Command(&command)).await?;
+            self.connection.send(async |to| command.query_async(to).await).await?;
         let record = |(id, text): (String, String)| {
             let record = text.parse().ok().filter(|_| !id.is_empty())?;
             Some((id, record))

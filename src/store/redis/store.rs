@@ -12,7 +12,6 @@ use smallvec::{SmallVec, smallvec};
 
 use super::client::node_stats::NodeReport;
 use super::client::send_error::SendError;
-use super::client::side_connection::SideConnection;
 use super::client::topology::RedisClient;
 use super::client::transport::{CallReply, NodeRequests, PendingCall, Transport};
 use super::multi_part::Parts;
@@ -117,10 +116,8 @@ impl SharedStore for RedisStore<RedisClient> {
 
 impl RedisStore<RedisClient> {
     /// Returns a client of the overrides at run time that are in this Redis.
-    pub(crate) fn override_store(&self, replica: String) -> OverrideStore {
-        let (context, topology) = self.transport().parts();
-        let connect = |key: &str| SideConnection::new(context, topology, key);
-        OverrideStore::new(connect, self.shared.encoder.prefix(), replica)
+    pub(crate) fn override_store(&self, replica: u64) -> OverrideStore {
+        OverrideStore::new(self.transport(), self.shared.encoder.prefix(), replica)
     }
 }
 

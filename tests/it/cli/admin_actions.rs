@@ -32,6 +32,11 @@ fn asked(serving: &Tidegate, client: &str) -> u16 {
     http::post(serving.port("http"), "/json", &body).status
 }
 
+/// The overrides in force, as the command lists them.
+fn listed(debug: SocketAddr) -> String {
+    run(&["override", "list", "--debug", &debug.to_string()]).with_code(0).out
+}
+
 fn spent(serving: &Tidegate, client: &str) {
     for _ in 0..5 {
         assert_eq!(asked(serving, client), 200);
@@ -104,15 +109,38 @@ fn a_switch_overrides_a_rule_until_it_is_undone() {
     to("20%");
     assert_eq!(asked(&serving, "bob"), 200);
     assert_eq!(asked(&serving, "bob"), 429);
-    assert!(http::get(debug, "/overrides").body.contains("edge rule edge.client: scale 20%"));
+    assert!(listed(debug).contains("edge rule edge.client: scale 20%"));
     to("undo");
     assert_eq!(asked(&serving, "bob"), 200);
     assert_eq!(asked(&serving, "ann"), 429, "what was counted before stays counted");
-    assert!(http::get(debug, "/overrides").body.starts_with("no override is set"));
+    assert!(listed(debug).starts_with("no override is set"));
     for wrong in ["edgy&mode=deny&for=9", "edge&scale=101%25&for=9", "edge&mode=deny&for=-1"] {
         let path = format!("/override?target={wrong}");
         assert_eq!(order(debug, &path, TOKEN).status, 400, "{wrong}");
     }
+}
+
+#[test]
+fn the_numbers_in_force_are_explained_shown_and_used_by_a_reset() {
+    let (serving, token) = serving(&[]);
+    let debug = serving.port("debug");
+    spent(&serving, "ann");
+    let path = "/override?target=edge&descriptor=client%3Dann&limit=2&permanent=true&reason=T-1";
+    assert_eq!(order(debug, path, TOKEN).status, 200);
+    let line = "override edge client=ann: limit 2, permanent: T-1";
+    let get = |path: &str| http::get(debug, &format!("{path}?domain=edge&descriptor=client=ann"));
+    let counter = get("/counter").body;
+    assert!(counter.starts_with("edge.client (daily): 0 of 2 left, 2 per 1 year"), "{counter}");
+    assert!(counter.contains(line), "{counter}");
+    for path in ["/explain", "/try"] {
+        let body = get(path).body;
+        assert!(body.contains(line) && body.contains("requests_per_unit=2"), "{path}: {body}");
+    }
+    let side = ["--debug", &debug.to_string(), "--debug-token-file", &token];
+    let ran = run(&[&["reset", "edge", "client=ann"][..], &side].concat()).with_code(0);
+    assert!(ran.out.starts_with("edge.client (daily): 2 of 2 left"), "{}", ran.out);
+    let other = http::get(debug, "/counter?domain=edge&descriptor=client=bob").body;
+    assert!(other.contains("5 of 5 left") && !other.contains("override"), "{other}");
 }
 
 #[test]
@@ -144,7 +172,7 @@ fn a_reload_keeps_overrides_and_lists_those_without_a_target_as_unmatched() {
     fs::write(&policy, FIVE_A_DAY.replace("requests_per_unit: 5", "requests_per_unit: 6")).unwrap();
     serving.logged_in_time("policy reloaded");
     let lines = || -> Vec<String> {
-        let text = http::get(debug, "/overrides").body;
+        let text = listed(debug);
         text.lines().skip(1).map(str::to_owned).collect()
     };
     let listed = ["edge rule edge.client: deny, permanent", "edge: deny, permanent"];
@@ -217,7 +245,7 @@ fn a_reset_that_changes_nothing_says_so_in_the_log_the_answer_and_the_command() 
     }
     let ran = reset("edge", "client=ann").with_code(0);
     assert!(ran.out.starts_with("edge.client (daily): 5 of 5 left"), "{}", ran.out);
-    assert!(ran.out.contains("switched: edge.client: shadow"), "{}", ran.out);
+    assert!(ran.out.contains("override edge rule edge.client: shadow, permanent"), "{}", ran.out);
     assert!(!ran.out.contains("nothing"), "{}", ran.out);
     let line = serving.logged("counters reset by hand").expect("it is logged");
     assert_eq!((&line["rule"], &line["counters"]), (&"edge.client".into(), &1.into()));
@@ -262,8 +290,6 @@ fn a_switch_that_is_set_again_replaces_the_former_one() {
         let reply = order(debug, &format!("/override?target=edge.client&{to}"), TOKEN);
         assert_eq!(reply.status, 200, "{to}");
     }
-    until("the switch to expire", || {
-        http::get(debug, "/overrides").body.starts_with("no override is set").then_some(())
-    });
+    until("the switch to expire", || listed(debug).starts_with("no override is set").then_some(()));
     assert_eq!(asked(&serving, "ann"), 200);
 }

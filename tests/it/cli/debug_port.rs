@@ -65,7 +65,6 @@ fn policy_route_lists_rules_with_file_line_and_switches() {
     let switched = json(&serving, "/policy?search=CLIENT");
     assert_eq!(switched["rules"][0]["switched"], serde_json::json!(["deny"]));
     assert_eq!(switched["rules"][0]["limits"][0]["capacity"], 0);
-    assert_eq!(switched["switches"][0]["target"], "edge");
     assert_eq!(json(&serving, "/policy?search=nobody")["rules_found"], 0);
     assert_eq!(json(&serving, "/policy?most=0")["rules"], serde_json::json!([]));
 }

@@ -121,8 +121,7 @@ fn modes_that_are_off_are_not_announced() {
         (0, 0)
     );
     let modes = &page(&serving, "/now")["modes"];
-    let off =
-        json!({"shadow_mode": false, "quota_mode": false, "without_policy": false, "switches": []});
+    let off = json!({"shadow_mode": false, "quota_mode": false, "without_policy": false});
     assert_eq!(*modes, off);
 }
 
@@ -208,10 +207,6 @@ fn a_switch_is_shown_beside_the_numbers_of_its_rule_until_it_ends() {
         assert_eq!(ask(&serving, &["hard"]), status, "{target} {to}");
         assert_eq!(would_be_rejected(&serving), counted, "{target} {to}");
         assert_eq!(metric(&serving, "overrides"), 1);
-        let set = &page(&serving, "/now")["modes"]["switches"][0];
-        assert_eq!((&set["target"], &set["to"]), (&target.into(), &(*to).into()));
-        assert!(set["seconds_left"].as_u64().is_some_and(|left| (1..=600).contains(&left)));
-        assert!(set["set_seconds_ago"].is_u64() && set["effect"] == line["effect"], "{set}");
         // Its own numbers stay.
         let listed = page(&serving, "/policy?search=hard");
         let (rule, limit) = (&listed["rules"][0], &listed["rules"][0]["limits"][0]);
@@ -227,13 +222,15 @@ fn a_switch_is_shown_beside_the_numbers_of_its_rule_until_it_ends() {
         assert!(get("/rlconfig").contains(&line), "{}", get("/rlconfig"));
         for path in ["/explain", "/counter"] {
             let text = get(&format!("{path}?domain=edge&descriptor=hard=ann"));
-            assert!(text.contains(&format!("switched: {target}: {to}, for ")), "{path}: {text}");
+            let rule = if target == "edge" { "" } else { " rule edge.hard" };
+            let line = format!("override edge{rule}: {to}, until ");
+            assert!(text.contains(&line), "{path}: {text}");
         }
         assert!(get("/counter?domain=edge&descriptor=hard=ann").contains("0 of 1 left"));
         let modes = rule_now(&serving, "hard")["modes"].clone();
         assert_eq!(modes, json!([format!("switched: {to}")]));
         order(&serving, &format!("/override/delete?target={target}"));
-        assert_eq!(page(&serving, "/now")["modes"]["switches"], json!([]));
+        assert_eq!(rule_now(&serving, "hard")["modes"], json!([]));
         assert!(!get("/rlconfig").contains("switched"));
         assert_eq!((ask(&serving, &["hard"]), metric(&serving, "overrides")), (429, 0));
     }

@@ -59,7 +59,7 @@ fn asked(replica: &Tidegate, client: &str) -> u16 {
 
 /// The first page of the overrides in force.
 fn listed(replica: &Tidegate) -> Value {
-    let reply = http::get(replica.port("debug"), "/overrides?format=json");
+    let reply = http::get(replica.port("debug"), "/overrides");
     assert_eq!(reply.status, 200, "{}", reply.body);
     serde_json::from_str(&reply.body).expect("JSON")
 }

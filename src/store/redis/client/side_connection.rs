@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
+use redis::RedisError;
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, FromRedisValue, RedisError, ScriptInvocation};
 
 use super::config::Address;
 use super::dialer::{ClientContext, ConnectError};
-use super::topology::Topology;
+use super::topology::{RedisClient, Topology};
 use crate::store::redis::script::keys::key_slot;
 
 /// Connection to the master or, on a cluster, to the owner of a hash slot.
@@ -22,20 +22,10 @@ pub(crate) struct SideConnection {
     open: Option<(Address, MultiplexedConnection)>,
 }
 
-/// Command, or call of a script.
-pub(crate) enum SideCommand<'a> {
-    Command(&'a Cmd),
-    Script(&'a ScriptInvocation<'a>),
-}
-
 impl SideConnection {
     /// Creates a connection for commands to `key`. It is opened by the first command.
-    pub(crate) fn new(
-        context: &Arc<ClientContext>,
-        topology: &Arc<Topology>,
-        key: &str,
-    ) -> SideConnection {
-        let (context, topology) = (Arc::clone(context), Arc::clone(topology));
+    pub(crate) fn new(client: &RedisClient, key: &str) -> SideConnection {
+        let (context, topology) = client.parts();
         SideConnection { context, topology, slot: key_slot(key.as_bytes()), open: None }
     }
 
@@ -44,9 +34,9 @@ impl SideConnection {
     /// # Errors
     ///
     /// Returns an error if the node is unknown, connecting fails, or the command fails.
-    pub(crate) async fn send<T: FromRedisValue>(
+    pub(crate) async fn send<T>(
         &mut self,
-        command: SideCommand<'_>,
+        command: impl AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
     ) -> Result<T, ConnectError> {
         // Out of its place, so that a connection whose reply did not arrive is not used again.
         let former = self.open.take();
@@ -59,10 +49,10 @@ impl SideConnection {
         Ok(sent?)
     }
 
-    async fn send_over<T: FromRedisValue>(
+    async fn send_over<T>(
         &mut self,
         former: Option<(Address, MultiplexedConnection)>,
-        command: SideCommand<'_>,
+        command: impl AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
     ) -> Result<T, RedisError> {
         let Some(address) = self.topology.address_of(self.slot) else {
             return Err((redis::ErrorKind::Io, "no node is known").into());
@@ -75,10 +65,7 @@ impl SideConnection {
                 (address, opened)
             }
         };
-        let reply = match command {
-            SideCommand::Command(command) => command.query_async(&mut connection).await?,
-            SideCommand::Script(script) => script.invoke_async(&mut connection).await?,
-        };
+        let reply = command(&mut connection).await?;
         self.open = Some((address, connection));
         Ok(reply)
     }

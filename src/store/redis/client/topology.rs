@@ -128,8 +128,8 @@ impl RedisClient {
     }
 
     /// Returns what connections beside those for script calls need.
-    pub(crate) fn parts(&self) -> (&Arc<ClientContext>, &Arc<Topology>) {
-        (&self.context, &self.topology)
+    pub(crate) fn parts(&self) -> (Arc<ClientContext>, Arc<Topology>) {
+        (Arc::clone(&self.context), Arc::clone(&self.topology))
     }
 
     fn cluster(&self) -> Option<&Cluster> {
