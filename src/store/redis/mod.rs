@@ -21,6 +21,7 @@ mod multi_part;
 mod multi_slot;
 mod node_scripts;
 mod one_part;
+#[cfg(feature = "server")]
 pub(crate) mod override_store;
 pub mod script;
 pub mod store;

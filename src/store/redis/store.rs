@@ -17,7 +17,6 @@ use super::client::transport::{CallReply, NodeRequests, PendingCall, Transport};
 use super::multi_part::Parts;
 use super::multi_slot::{self, SlotGroup, SlotGroups};
 use super::node_scripts::{self, NodeScriptSwitch};
-use super::override_store::OverrideStore;
 use super::script;
 use super::script::arguments::{CallScope, Encoder};
 use super::script::call::{NodeRequest, SharedCall};
@@ -114,10 +113,15 @@ impl SharedStore for RedisStore<RedisClient> {
     }
 }
 
+#[cfg(feature = "server")]
 impl RedisStore<RedisClient> {
     /// Returns a client of the overrides at run time that are in this Redis.
-    pub(crate) fn override_store(&self, replica: u64) -> OverrideStore {
-        OverrideStore::new(self.transport(), self.shared.encoder.prefix(), replica)
+    pub(crate) fn override_store(&self, replica: u64) -> super::override_store::OverrideStore {
+        super::override_store::OverrideStore::new(
+            self.transport(),
+            self.shared.encoder.prefix(),
+            replica,
+        )
     }
 }
 

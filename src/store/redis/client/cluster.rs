@@ -310,6 +310,7 @@ impl Cluster {
     }
 
     /// Returns the node that owns a hash slot, or `None` if no known node owns it.
+    #[cfg(feature = "server")]
     pub(crate) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
         let table = self.table.load();
         table.node(table.owner(Some(slot))).cloned()

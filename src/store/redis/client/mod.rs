@@ -50,6 +50,7 @@ mod reply_slot;
 pub mod send_error;
 mod sentinel;
 pub mod shared_write;
+#[cfg(feature = "server")]
 pub(crate) mod side_connection;
 mod single_master;
 mod slot_refresh;

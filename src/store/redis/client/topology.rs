@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::cluster::Cluster;
-use super::config::{Address, RedisConfig, RedisConfigError, TopologyConfig};
+use super::config::{RedisConfig, RedisConfigError, TopologyConfig};
 use super::dialer::ClientContext;
 use super::info_poll::poll_info;
 use super::node::Node;
@@ -43,7 +43,8 @@ impl Topology {
 
     /// Returns the address of the master or, on a cluster, of the owner of a hash slot; `None` if it is
     /// not known.
-    pub(crate) fn address_of(&self, slot: u16) -> Option<Address> {
+    #[cfg(feature = "server")]
+    pub(crate) fn address_of(&self, slot: u16) -> Option<super::config::Address> {
         let node = match self {
             Topology::SingleMaster(master) => master.node(),
             Topology::Cluster(cluster) => cluster.owner(slot),
@@ -128,6 +129,7 @@ impl RedisClient {
     }
 
     /// Returns what connections beside those for script calls need.
+    #[cfg(feature = "server")]
     pub(crate) fn parts(&self) -> (Arc<ClientContext>, Arc<Topology>) {
         (Arc::clone(&self.context), Arc::clone(&self.topology))
     }

@@ -103,6 +103,7 @@ impl Prefix {
 
     /// Returns the Redis keys of the overrides at run time, all in one hash slot: their records, their ids
     /// by version, and the replicas that follow them.
+    #[cfg(feature = "server")]
     pub(crate) fn override_keys(&self) -> [String; 3] {
         ["records", "versions", "replicas"]
             .map(|name| format!("{}tg1o:{{overrides}}:{name}", self.0))

@@ -132,8 +132,10 @@ impl Scripts {
 
 /// Scripts of the overrides at run time. They are not called for requests, so connections for requests do
 /// not load them.
+#[cfg(feature = "server")]
 pub(crate) static OVERRIDE_WRITE: LazyLock<redis::Script> =
     LazyLock::new(|| redis::Script::new(&bundle_file("override_write.lua")));
+#[cfg(feature = "server")]
 pub(crate) static OVERRIDE_POLL: LazyLock<redis::Script> =
     LazyLock::new(|| redis::Script::new(&bundle_file("override_poll.lua")));
 
