@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::otlp_exporters::new_stats;
 use super::server_config::response_config;
 use super::{control_plane_metrics, process_metrics, store_metrics};
+use crate::app::operator_overrides::{OperatorOverrides, override_metrics};
 use crate::clock::Clock;
 use crate::decide::{Decider, GlobalModes};
 use crate::domain::{LogLimiter, UnreadableCallers};
@@ -53,6 +54,8 @@ fn all_families() -> [Vec<MetricFamily>; 2] {
         store_metrics::sources(&decider, &Arc::default(), &rate_limit, Some(&Arc::default()));
     let unreadable = UnreadableCallers::new(LogLimiter::unlimited());
     sources.push(store_metrics::unreadable_source(&Arc::new(unreadable)));
+    let (overrides, _) = OperatorOverrides::open(&decider, None).unwrap();
+    sources.extend(override_metrics::sources(&overrides));
     sources.push(control_plane_metrics::source(&Arc::default()));
     sources.push(export_metrics(new_stats()));
     let (mut ours, mut theirs) = (FamilyList::default(), FamilyList::default());
