@@ -74,14 +74,41 @@ tidegate.v1.Counter.rule = 1 string
 tidegate.v1.CountersRequest.descriptor = 2 envoy.extensions.common.ratelimit.v3.RateLimitDescriptor
 tidegate.v1.CountersRequest.domain = 1 string
 tidegate.v1.CountersResponse.counters = 1 repeated tidegate.v1.Counter
+tidegate.v1.DeleteOverrideRequest.domain = 1 string
+tidegate.v1.DeleteOverrideRequest.id = 2 string
 tidegate.v1.Limits.Check(tidegate.v1.CheckRequest) tidegate.v1.CheckResponse
+tidegate.v1.Limits.DeleteOverride(tidegate.v1.DeleteOverrideRequest) tidegate.v1.OverrideChanged
+tidegate.v1.Limits.ListOverrides(tidegate.v1.ListOverridesRequest) tidegate.v1.ListOverridesResponse
 tidegate.v1.Limits.Peek(envoy.service.ratelimit.v3.RateLimitRequest) envoy.service.ratelimit.v3.RateLimitResponse
 tidegate.v1.Limits.ReadCounters(tidegate.v1.CountersRequest) tidegate.v1.CountersResponse
 tidegate.v1.Limits.Refund(envoy.service.ratelimit.v3.RateLimitRequest) envoy.service.ratelimit.v3.RateLimitResponse
 tidegate.v1.Limits.Release(tidegate.v1.ReleaseRequest) envoy.service.ratelimit.v3.RateLimitResponse
 tidegate.v1.Limits.Reserve(tidegate.v1.ReserveRequest) tidegate.v1.ReserveResponse
 tidegate.v1.Limits.ResetCounters(tidegate.v1.CountersRequest) tidegate.v1.CountersResponse
+tidegate.v1.Limits.SetOverride(tidegate.v1.SetOverrideRequest) tidegate.v1.OverrideChanged
 tidegate.v1.Limits.Settle(tidegate.v1.SettleRequest) envoy.service.ratelimit.v3.RateLimitResponse
+tidegate.v1.ListOverridesRequest.after = 2 string
+tidegate.v1.ListOverridesRequest.domain = 1 string
+tidegate.v1.ListOverridesResponse.next = 2 string
+tidegate.v1.ListOverridesResponse.overrides = 1 repeated tidegate.v1.ListedOverride
+tidegate.v1.ListedOverride.id = 1 string
+tidegate.v1.ListedOverride.matched = 3 bool
+tidegate.v1.ListedOverride.override = 2 tidegate.v1.Override
+tidegate.v1.Override.by = 10 string
+tidegate.v1.Override.descriptor = 3 string
+tidegate.v1.Override.domain = 1 string
+tidegate.v1.Override.limit_name = 4 string
+tidegate.v1.Override.mode = 7 string
+tidegate.v1.Override.numbers = 5 tidegate.v1.OverrideNumbers
+tidegate.v1.Override.reason = 9 string
+tidegate.v1.Override.rule = 2 string
+tidegate.v1.Override.scale_percent = 6 uint32
+tidegate.v1.Override.until = 8 google.protobuf.Timestamp
+tidegate.v1.OverrideChanged.id = 1 string
+tidegate.v1.OverrideChanged.message = 2 string
+tidegate.v1.OverrideNumbers.anchor = 3 string
+tidegate.v1.OverrideNumbers.burst = 2 uint64
+tidegate.v1.OverrideNumbers.limit = 1 uint32
 tidegate.v1.ReleaseRequest.descriptors = 2 repeated envoy.extensions.common.ratelimit.v3.RateLimitDescriptor
 tidegate.v1.ReleaseRequest.domain = 1 string
 tidegate.v1.ReleaseRequest.id = 5 string
@@ -92,6 +119,8 @@ tidegate.v1.ReserveRequest.id = 5 string
 tidegate.v1.ReserveRequest.ttl = 4 google.protobuf.Duration
 tidegate.v1.ReserveResponse.id = 1 string
 tidegate.v1.ReserveResponse.response = 2 envoy.service.ratelimit.v3.RateLimitResponse
+tidegate.v1.SetOverrideRequest.override = 1 tidegate.v1.Override
+tidegate.v1.SetOverrideRequest.permanent = 2 bool
 tidegate.v1.SettleRequest.amount = 3 uint64
 tidegate.v1.SettleRequest.descriptors = 2 repeated envoy.extensions.common.ratelimit.v3.RateLimitDescriptor
 tidegate.v1.SettleRequest.domain = 1 string

@@ -122,7 +122,7 @@ fn a_list_that_could_not_be_kept_ends_the_start() {
         (&[], "add --grpc-client-tls-cacert"),
         (
             &["--grpc-client-tls-cacert", "ca", "--grpc-uds", "s"],
-            "a Unix socket has no client certificates",
+            "a Unix socket cannot have client certificates",
         ),
         (&["--grpc-client-tls-cacert", "ca", "--json", "on"], "leave --json at auto"),
         (&["--grpc-client-tls-cacert", "ca"], "No such file"),
