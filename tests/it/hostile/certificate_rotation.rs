@@ -115,7 +115,7 @@ async fn certificates_that_cannot_be_used_are_refused_and_the_old_ones_stay() {
         (
             Identity { key: other.key, ..one.clone() },
             ours.certificate.as_str(),
-            "not that of the certificate",
+            "does not match the certificate",
         ),
         (
             Identity { certificate: half, ..one.clone() },
