@@ -223,7 +223,7 @@ class Page(unittest.TestCase):
         for token in ("", "wrong"):
             self.browser.fill("#token", token) if token else None
             self.browser.click("#reset")
-            until("it is refused", lambda: "Not done: send `Authorization: Bearer TOKEN`" in self.browser.text("#acted"))
+            until("it is refused", lambda: "Not done: the token is missing or wrong." in self.browser.text("#acted"))
             self.assertEqual(self.service.call([("api_token", "ann")]), "OVER_LIMIT")
         self.browser.console()
         self.browser.fill("#token", "between-friends")
@@ -529,7 +529,7 @@ class Modes(unittest.TestCase):
         self.browser.open(service.page(domain="edge", rule="edge.api_token", limit="per-token", **key))
         self.shown("#detail", "per-token: 5 per year")
         self.browser.click("#set")
-        self.shown("#acted", "Not done: send `Authorization: Bearer TOKEN`")
+        self.shown("#acted", "Not done: the token is missing or wrong.")
         self.browser.console()
         self.assertIn("Nothing is changed by hand", self.browser.text("#overrides"))
         self.browser.fill("#token", TOKEN)
