@@ -243,6 +243,34 @@ fn every_command_on_a_page_runs_and_prints_what_the_page_shows() {
     }
 }
 
+/// Commands that need a cluster, a token, or other replicas do not run here; their flags are checked.
+#[test]
+fn every_command_on_a_page_has_flags_that_exist() {
+    let mut flags = 0;
+    for name in PAGES {
+        for line in page(name).lines() {
+            let in_pod = line.split_once(" -- tidegate ").map(|(_, command)| command);
+            let Some(command) = line.trim_start().strip_prefix("tidegate ").or(in_pod) else {
+                continue;
+            };
+            let words: Vec<&str> = command.split_whitespace().collect();
+            // A dependency in Cargo.toml, or a shell function that passes its arguments on.
+            if !words[0].starts_with(|c: char| c.is_ascii_lowercase()) {
+                continue;
+            }
+            let names = if words[0] == "override" { 2 } else { 1 };
+            let help = tidegate_process::run(&[&words[..names], &["--help"]].concat());
+            assert_eq!(help.code, 0, "{name}: {line}: {}", help.err);
+            for flag in words.iter().filter(|word| word.starts_with("--")) {
+                let known = help.out.split([' ', ',', '=', '\n', '[']).any(|word| word == *flag);
+                assert!(known, "{name}: {line}: {flag}");
+                flags += 1;
+            }
+        }
+    }
+    assert!(flags > 0);
+}
+
 /// Runs a line of a page; what it printed.
 fn run(line: &str, served: &Tidegate, place: &str) -> String {
     let mut words = line.split_whitespace();
