@@ -127,7 +127,7 @@ control-planes: ## test against a control plane on go-control-plane, as Envoy Ga
 
 # From a clone to an Envoy that limits, with the README's own commands. Reuses target/, because it does not measure
 # the build. RECORD=FILE saves the report.
-newcomer: ## run every block of the README as a new user, and report each wait
+newcomer: ## run every block of the README and the first pages as a new user, and report each wait
 	@.ci/tools venv
 	python3 tests/newcomer/run.py $(if $(RECORD),--record $(RECORD))
 
