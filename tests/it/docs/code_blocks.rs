@@ -1,7 +1,7 @@
 //! The pages are run: every fenced block says what it is, and is tried as that.
 //!
 //! `yaml policy` compiles without a warning · `yaml test` passes beside `config/first.yaml` · `yaml defaults` are valid · `yaml envoy` is accepted by Envoy as the descriptors of
-//! a host · `sh run` runs, line by line, beside `config/first.yaml` being served · `sh make` names
+//! a host · `yaml envoy lines` is in `config/envoy.yaml` · `sh run` runs, line by line, beside `config/first.yaml` being served · `sh make` names
 //! targets of the Makefile · `sh newcomer` is followed by `tests/newcomer` · `sh redis` and `text acl` are
 //! tried in `redis_page` · `toml library`, `yaml library`, `rust library` and `text library` are a crate and what it prints, in
 //! `library::new_crate` · `text output` is what the block before it printed last, but for numbers ·
@@ -93,11 +93,12 @@ fn of_kind(kind: &str) -> Vec<Block> {
 
 #[test]
 fn every_block_says_what_it_is() {
-    const KINDS: [&str; 16] = [
+    const KINDS: [&str; 17] = [
         "yaml policy",
         "yaml test",
         "yaml defaults",
         "yaml envoy",
+        "yaml envoy lines",
         "sh run",
         "sh make",
         "sh newcomer",
@@ -202,6 +203,23 @@ fn envoy_accepts_every_list_of_descriptors_on_a_page() {
         Bootstrap::shipped().with_rate_limits(&text).write(&file);
         let output = validate(&file);
         assert!(output.status.success(), "{place}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn envoy_lines_on_a_page_are_those_of_the_shipped_configuration() {
+    let shipped = page("config/envoy.yaml");
+    let shipped: Vec<&str> = shipped.lines().collect();
+    let shown = of_kind("yaml envoy lines");
+    assert!(!shown.is_empty());
+    for Block { text, place, .. } in shown {
+        let lines: Vec<&str> = text.lines().collect();
+        let is_there = shipped.windows(lines.len()).any(|window| {
+            let indent = window[0].len() - window[0].trim_start().len();
+            let dedented = window.iter().map(|line| line.get(indent..).unwrap_or_default());
+            dedented.eq(lines.iter().copied())
+        });
+        assert!(is_there, "{place}: not in config/envoy.yaml:\n{text}");
     }
 }
 
