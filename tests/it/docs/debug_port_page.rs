@@ -27,15 +27,17 @@ fn every_request_on_the_page_is_answered_as_it_shows() {
     command.arg("serve").arg("--policy").arg(policy).args(["--debug-token-file", &token]);
     command.args(["--redis-url", &format!("127.0.0.1:{}", server.port), "--require-store", "true"]);
     let serving = Tidegate::start(command.args(["--top-values", "shortened"]), files);
+    let send = |block: &str| {
+        let printed = block.lines().map(|line| shell(line, &serving));
+        printed.last().expect("a block has a line")
+    };
     let (mut sent, mut printed, mut answers) = (Vec::new(), String::new(), 0);
     for block in blocks().into_iter().filter(|block| block.place.starts_with("docs/ADMIN.md:")) {
         let Block { kind, text, place } = block;
         let compare = match kind.as_str() {
             "sh debug" => {
-                for line in text.lines() {
-                    printed = shell(line, &serving);
-                    sent.push(line.to_owned());
-                }
+                printed = send(&text);
+                sent.push(text);
                 continue;
             }
             "json answer" => json_answer_difference,
@@ -43,16 +45,16 @@ fn every_request_on_the_page_is_answered_as_it_shows() {
             _ => continue,
         };
         answers += 1;
-        let line = sent.last().expect("a request");
-        if line.contains("-X POST") {
-            assert_eq!(compare(&text, &printed), None, "{place}: {line} printed {printed}");
+        let request = sent.last().expect("a request");
+        if request.contains("-X POST") {
+            assert_eq!(compare(&text, &printed), None, "{place}: {request} printed {printed}");
             continue;
         }
-        // Lists and the history follow the calls a little later.
-        until(&format!("{line:?} to be answered as on {place}"), || {
+        // Lists, rates, and the history follow the calls a little later.
+        until(&format!("{request:?} to be answered as on {place}"), || {
             let Some(difference) = compare(&text, &printed) else { return Some(()) };
             eprintln!("{place}: {difference}");
-            printed = shell(line, &serving);
+            printed = send(request);
             None
         });
     }
@@ -61,7 +63,7 @@ fn every_request_on_the_page_is_answered_as_it_shows() {
     let paths = list.lines().filter_map(|line| line.split(' ').next());
     for path in paths.filter(|path| path.starts_with('/')) {
         let address = format!("localhost:6070{path}");
-        let is_to = |line: &String| line.split([' ', '?', '\'']).any(|word| word == address);
+        let is_to = |block: &String| block.split([' ', '?', '\'', '\n']).any(|it| it == address);
         assert!(sent.iter().any(is_to), "docs/ADMIN.md sends no request to {path}");
     }
 }
