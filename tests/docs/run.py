@@ -79,6 +79,11 @@ class Links(unittest.TestCase):
         for sheet in BOOK.rglob("*.css"):
             self.assertNotRegex(sheet.read_text(), r"(?:url\(|@import)\s*['\"]?(?:https?:)?//", sheet.name)
 
+    def test_names_are_not_emphasis(self):
+        """Two names with `*` in one line, without backticks, lose the asterisks."""
+        found = [(page.name, text) for page in self.pages for text in re.findall(r"<em>[^<]*_[^<]*</em>", page.read_text())]
+        self.assertEqual(found, [])
+
     def test_every_page_of_docs_is_in_the_table_of_contents(self):
         listed = re.findall(r"\]\(([^)]+)\)", (ROOT / "docs/SUMMARY.md").read_text())
         pages = {file.name for file in (ROOT / "docs").glob("*.md")} - {"SUMMARY.md"}
@@ -86,15 +91,20 @@ class Links(unittest.TestCase):
         self.assertEqual(len(listed), len(set(listed)))
 
 
-class Silent(http.server.SimpleHTTPRequestHandler):
+class Files(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_):
         pass
+
+
+class Server(http.server.ThreadingHTTPServer):
+    def handle_error(self, *_):
+        """The browser leaves a page before it has read all of its files."""
 
 
 class Search(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Silent, directory=BOOK))
+        cls.server = Server(("127.0.0.1", 0), functools.partial(Files, directory=BOOK))
         threading.Thread(target=cls.server.serve_forever, daemon=True).start()
         cls.addClassCleanup(cls.server.server_close)
         cls.addClassCleanup(cls.server.shutdown)
