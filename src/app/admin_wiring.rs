@@ -82,10 +82,10 @@ impl AdminWiring {
         let endpoint = |page: MetricsPage| {
             Arc::new(MetricsEndpoint::new(Arc::new(page), || Clock::System.monotonic_now()))
         };
-        let page = || MetricsPage::new(Arc::clone(&metrics));
-        let with_ratelimit_names = endpoint(
-            page().with_ratelimit_names(Arc::clone(&self.telemetry), process_metrics::source()),
-        );
+        let page =
+            || MetricsPage::new(Arc::clone(&metrics)).with_unprefixed(process_metrics::source());
+        let with_ratelimit_names =
+            endpoint(page().with_ratelimit_names(Arc::clone(&self.telemetry)));
         let public = match settings.ratelimit_metric_names {
             true => Arc::clone(&with_ratelimit_names),
             false => endpoint(page()),

@@ -315,10 +315,10 @@ def certificate_expires(stack):
     recording = stack.enter_context(Recording(values))
     replica = recording.replicas[0]
     recording.healthy(CALM)
-    end = replica.figure("tidegate_certificate_expires_seconds")
+    end = replica.figure("tidegate_certificate_expiry_timestamp_seconds")
     certificate(directory, days=3)
     recording.breaks()
-    recording.until("it is in force", lambda: replica.figure("tidegate_certificate_expires_seconds") < end)
+    recording.until("it is in force", lambda: replica.figure("tidegate_certificate_expiry_timestamp_seconds") < end)
     recording.pass_minutes(15)
     return Seen(recording)
 

@@ -22,11 +22,11 @@ const fn histogram_seconds(name: &'static str, help: &'static str) -> MetricFami
     histogram(name, help).in_unit(MetricUnit::Seconds)
 }
 
-const fn counter_seconds(name: &'static str, help: &'static str) -> MetricFamily {
+pub(super) const fn counter_seconds(name: &'static str, help: &'static str) -> MetricFamily {
     counter(name, help).in_unit(MetricUnit::Seconds)
 }
 
-const fn gauge_bytes(name: &'static str, help: &'static str) -> MetricFamily {
+pub(super) const fn gauge_bytes(name: &'static str, help: &'static str) -> MetricFamily {
     gauge(name, help).in_unit(MetricUnit::Bytes)
 }
 

@@ -63,7 +63,7 @@ fn redis_and_the_refusal_cache_mark_as_memory_does() {
     assert_eq!(seen[7..], ["near", "near", "over", "over", "over"]);
     until("a call that the refusal cache answers", || {
         assert_eq!(mark(&serving, "ann"), "over");
-        (metric(&serving, "redis_cached_refusals_total") > 0).then_some(())
+        (metric(&serving, "redis_cached_rejections_total") > 0).then_some(())
     });
     assert_eq!(mark(&serving, "bob"), "");
 }
