@@ -70,7 +70,7 @@ impl MetricsPage {
 
     /// Adds the metrics of a source, whose names get no prefix.
     #[must_use]
-    pub fn with_unprefixed(mut self, source: MetricSource) -> Self {
+    pub fn with_source(mut self, source: MetricSource) -> Self {
         self.registry.register_collector(Box::new(UnprefixedMetrics(source)));
         self
     }
@@ -79,7 +79,7 @@ impl MetricsPage {
     #[must_use]
     pub fn with_ratelimit_names(mut self, telemetry: Arc<Telemetry>) -> Self {
         self.has_ratelimit_names = true;
-        self.with_unprefixed(Box::new(move |sink| telemetry.emit_ratelimit_names(sink)))
+        self.with_source(Box::new(move |sink| telemetry.emit_ratelimit_names(sink)))
     }
 
     /// Returns whether the page has metrics under the names of envoyproxy/ratelimit. These names

@@ -111,7 +111,7 @@ def away(stack):
     return Seen(recording, summary="100% of the decisions are made without Redis")
 
 
-@fault_of("TidegateReloadRefused", within=1)
+@fault_of("TidegateReloadRejected", within=1)
 def broken_policy(stack):
     """A policy with a fault arrives, and is rolled back an hour later."""
     recording = stack.enter_context(Recording(embedded()))
@@ -140,7 +140,7 @@ def steady(recording, refused):
         replica.ask(client(f"calm-{recording.minutes}-{number}"))
 
 
-@fault_of("TidegateRefusalsJumped", within=10)
+@fault_of("TidegateRejectionsJumped", within=10)
 def clients_flood(stack):
     """One hit in fifty is refused, then half of them: a client that does not stop."""
     recording = stack.enter_context(Recording(embedded()))

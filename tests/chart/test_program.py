@@ -130,4 +130,4 @@ class Program(unittest.TestCase):
                     if command.startswith("try "):
                         self.assertIn('"code":"OK"', said)
                     if command == "now":
-                        self.assertIn("refused_per_second", said)
+                        self.assertIn("rejected_per_second", said)

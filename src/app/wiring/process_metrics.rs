@@ -1,6 +1,7 @@
 //! Metrics of the process, under the names that Prometheus client libraries use.
 
 use std::fs;
+use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
@@ -17,7 +18,7 @@ const fn gauge_seconds(name: &'static str, help: &'static str) -> MetricFamily {
 // Values are read from `/proc/self/status` and the start of the process. Some are absent on systems
 // other than Linux.
 metrics! { PROCESS []: (String, Micros) => Option<u64>,
-    counter_seconds "process_cpu" "CPU time of the process", |_| cpu_micros();
+    counter_seconds "process_cpu" "CPU time of all threads of the process", |_| u64::try_from(Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).ok()?.as_micros()).ok();
     gauge_seconds "process_start_time" "Start of the process, since the Unix epoch", |(_, start)| Some(start.0);
     gauge_bytes "process_resident_memory" "Resident memory of the process", |(status, _)| field_bytes(status, "VmRSS:");
     gauge_bytes "process_virtual_memory" "Virtual memory of the process", |(status, _)| field_bytes(status, "VmSize:");
@@ -35,12 +36,6 @@ pub(crate) fn source() -> MetricSource {
             None => Ok(()),
         })
     })
-}
-
-/// Returns the CPU time of all threads since the start of the process, in microseconds.
-fn cpu_micros() -> Option<u64> {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    u64::try_from(time.tv_sec * 1_000_000 + time.tv_nsec / 1_000).ok()
 }
 
 /// Returns the value of a field of `/proc/self/status`, converted from KiB to bytes, or `None` if

@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::domain::{FailureKind, UnreadableCallers, UnreadableKind};
 use crate::limiter::redis_stack::RedisStack;
 use crate::server::{BatchDecisions, ConnectionStats, RlsService, TlsCounters};
-use crate::store::{Store as _, memory};
+use crate::store::{SharedStore as _, Store as _, memory};
 use crate::telemetry::{
     Metric, MetricFamily, MetricSource, counter, emit_rows, emit_series, emit_table, gauge, metrics,
 };
@@ -61,7 +61,7 @@ metrics! { TLS []: TlsCounters,
 }
 
 metrics! { REDIS []: RedisStack,
-    counter "redis_overruns" "Calls that Redis did not answer within --store-budget", |stack| load(&stack.remote().stats().overruns) + load(&stack.stats().overruns);
+    counter "redis_overruns" "Calls that Redis did not answer within --redis-budget", |stack| load(&stack.remote().stats().overruns) + load(&stack.stats().overruns);
     counter "redis_unheard_hits" "Hits charged for calls whose callers had left when the answer came; the charges stand", |stack| stack.remote().stats().unheard.get() + stack.stats().unheard.get();
     counter "redis_cached_rejections" "Checks rejected from the rejection cache", |stack| load(&stack.stats().cached_refusals);
     counter "redis_spared" "Calls answered from the rejection cache alone", |stack| load(&stack.stats().cached_calls);
@@ -99,9 +99,9 @@ metrics! { DEGRADED_CALLS ["reason"]: u64,
     counter "degraded_calls" "Calls decided without Redis, by reason: unreachable, error (an error reply), late (no answer in time), shed (could not have answered in time), or rehearsed (an operator disabled Redis)", |calls| *calls;
 }
 
-/// Returns the source of the calls decided without Redis. It emits nothing if counters are in
-/// memory.
-fn degraded_calls_source(decider: &Arc<ServiceDecider>) -> MetricSource {
+/// Returns the source of the calls decided without Redis, and of the metrics of each Redis node. It
+/// emits nothing if counters are in memory.
+fn redis_source(decider: &Arc<ServiceDecider>) -> MetricSource {
     let decider = Arc::clone(decider);
     Box::new(move |sink| {
         let Some(stack) = decider.store().redis() else { return Ok(()) };
@@ -114,7 +114,8 @@ fn degraded_calls_source(decider: &Arc<ServiceDecider>) -> MetricSource {
             ("rehearsed", outages.calls(FailureKind::Rehearsed)),
         ];
         let rows = calls.iter().map(|(reason, calls)| ([("reason", *reason)], calls));
-        emit_rows(sink, DEGRADED_CALLS, rows)
+        emit_rows(sink, DEGRADED_CALLS, rows)?;
+        redis_metrics::emit_nodes(&stack.remote().nodes(), sink)
     })
 }
 
@@ -161,8 +162,7 @@ pub(crate) fn sources(
         source(decider, MEMORY, |decider| Some(decider.store().memory().stats())),
         source(decider, REDIS, |decider| decider.store().redis()),
         source(decider, DEGRADED, |decider| decider.store().redis()),
-        degraded_calls_source(decider),
-        redis_metrics::source(decider),
+        redis_source(decider),
     ];
     of_tls.into_iter().chain(others).collect()
 }

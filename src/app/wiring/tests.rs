@@ -56,7 +56,7 @@ fn all_families() -> [Vec<MetricFamily>; 3] {
     let unreadable = UnreadableCallers::new(LogLimiter::unlimited());
     sources.push(store_metrics::unreadable_source(&Arc::new(unreadable)));
     let (overrides, _) = OperatorOverrides::open(&decider, None).unwrap();
-    sources.extend(override_metrics::sources(&overrides));
+    sources.push(override_metrics::source(&overrides));
     sources.push(control_plane_metrics::source(&Arc::default()));
     sources.push(export_metrics(new_stats()));
     let [mut ours, mut process, mut theirs] = <[FamilyList; 3]>::default();

@@ -29,7 +29,7 @@ fn serving(server: &Server, replicas: &str) -> Tidegate {
     let mut command = tidegate();
     command.args(["serve", "--policy", &policy, "--redis-url", &url, "--replicas", replicas]);
     // So long that only what a test does to Redis makes it late, not a busy machine.
-    command.args(["--store-budget", "5s"]);
+    command.args(["--redis-budget", "5s"]);
     Tidegate::start(&mut command, files)
 }
 
