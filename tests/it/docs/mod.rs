@@ -11,3 +11,4 @@ mod runbook;
 mod security_page;
 mod settings_page;
 mod shipped_policies;
+mod vocabulary;
