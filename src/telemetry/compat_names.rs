@@ -16,7 +16,7 @@ use super::metric::{
     MetricFamily, MetricSink, MetricUnit, MetricValue, emit_rows, emit_series, emit_single,
     emit_table, gauge, histogram, metrics, unsuffixed_counter as counter,
 };
-use super::rule_rows::OVERRIDES_PATH;
+use super::rule_metric_rows::OVERRIDES_PATH;
 use crate::domain::RpcOutcome;
 
 /// Name prefix of the metric families with one series per rule.
