@@ -24,7 +24,7 @@ use tidegate::store::redis::script::keys::{self, Prefix};
 use tidegate::store::redis::script::library::ScriptCall;
 use tidegate::store::redis::store::TimeSource;
 use tidegate::store::{SharedStore, Store};
-use tokio::sync::MutexGuard;
+use tokio::sync::SemaphorePermit;
 
 use super::counting_load::{
     COUNT, CounterRecord, Load, apply, config, counted, hits, item, open, total,
@@ -42,7 +42,7 @@ const KEYS_EACH: usize = 4;
 struct Bench {
     cluster: Cluster,
     connections: RedisClient,
-    _turn: MutexGuard<'static, ()>,
+    _turn: SemaphorePermit<'static>,
 }
 
 async fn bench(proxied: bool) -> Bench {
