@@ -299,7 +299,9 @@ async fn sweep(
         if let Some(redis) = decider.store().redis() {
             // Logs the start and the end of outages, also without traffic.
             redis.outage(now);
-            overrides.outage.expire(redis, Clock::System.monotonic_now());
+            if redis.is_rehearsal_over(Clock::System.monotonic_now()) {
+                admin_actions::enable_store(redis);
+            }
         }
         log_overflows(&decider);
         let now = Clock::System.monotonic_now();

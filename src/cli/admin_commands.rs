@@ -13,12 +13,19 @@ use super::usage_errors::DESCRIPTORS_PLACEHOLDER;
 use crate::app::{self, Failure};
 use crate::settings;
 
-/// Flags for reaching the debug port of a running service.
+/// Flag for reading from the debug port of a running service.
 #[derive(Args, Debug)]
-pub(super) struct DebugPortFlags {
+pub(super) struct DebugAddress {
     /// Address of the service's debug port
     #[arg(long, default_value = "127.0.0.1:6070", value_name = "HOST:PORT")]
-    debug: String,
+    pub(super) debug: String,
+}
+
+/// Flags for changes on the debug port of a running service.
+#[derive(Args, Debug)]
+pub(super) struct DebugPortFlags {
+    #[command(flatten)]
+    address: DebugAddress,
     /// File that contains the token, as given to the service with --debug-token-file
     #[arg(long, env = "TIDEGATE_DEBUG_TOKEN_FILE", value_name = "FILE")]
     debug_token_file: PathBuf,
@@ -32,7 +39,7 @@ impl DebugPortFlags {
 
     /// Sends a request, and returns the response.
     pub(super) fn send(&self, path: &str, parameters: &[(&str, &str)]) -> Result<String, Failure> {
-        app::post_to_debug_port(&self.debug, path, parameters, &self.debug_token_file)
+        app::post_to_debug_port(&self.address.debug, path, parameters, &self.debug_token_file)
     }
 }
 

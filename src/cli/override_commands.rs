@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, Subcommand};
 use serde_json::Value;
 
-use super::admin_commands::DebugPortFlags;
+use super::admin_commands::{DebugAddress, DebugPortFlags};
 use super::terminal;
 use super::usage_errors::DESCRIPTORS_PLACEHOLDER;
 use crate::app::{self, Failure};
@@ -37,7 +37,7 @@ enum OverrideAction {
     /// List the overrides in force
     List {
         #[command(flatten)]
-        port: ListFlags,
+        port: DebugAddress,
         /// Print one JSON object per line
         #[arg(long)]
         json: bool,
@@ -47,16 +47,8 @@ enum OverrideAction {
     /// Print the overrides in force as a file for --overrides
     Export {
         #[command(flatten)]
-        port: ListFlags,
+        port: DebugAddress,
     },
-}
-
-/// Flags for reading from the debug port.
-#[derive(Args, Debug)]
-struct ListFlags {
-    /// Address of the service's debug port
-    #[arg(long, default_value = "127.0.0.1:6070", value_name = "HOST:PORT")]
-    debug: String,
 }
 
 #[derive(Args, Debug)]
@@ -162,7 +154,7 @@ impl Override {
     }
 }
 
-impl ListFlags {
+impl DebugAddress {
     /// Lists all overrides, one per line, with the age of what the replica knows.
     fn list(&self) -> Result<String, Failure> {
         let (lines, age) = self.read_all(|item| {

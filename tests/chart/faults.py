@@ -336,20 +336,26 @@ def rolled_with_shadow_mode(stack):
     return Seen(recording, summary="Global shadow mode is on, so no call is rejected")
 
 
-@fault_of("TidegateOverridesInForce", within=12)
-def overridden(stack):
-    """Somebody sets an override, and forgets it."""
+def changed_by_hand(stack, values, metric, *command):
+    """A replica on which an operator's command has made the metric 1."""
     token = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())) / "token"
     token.write_text("t")
     more = {"TIDEGATE_DEBUG_TOKEN_FILE": str(token)}
-    recording = stack.enter_context(Recording(embedded({"prometheusRule": {"overridesFor": "10m"}}), more=more))
+    recording = stack.enter_context(Recording(embedded(values), more=more))
     replica = recording.replicas[0]
     recording.healthy(CALM)
-    port = f"127.0.0.1:{replica.ports['DEBUG_PORT']}"
-    ran = chart.program("switch", "edge.client", "shadow", "--for", "24h", "--debug", port, environment=more)
+    ran = chart.program(*command, "--debug", f"127.0.0.1:{replica.ports['DEBUG_PORT']}", environment=more)
     assert ran.returncode == 0, ran.stderr
     recording.breaks()
-    recording.until("it is told", lambda: replica.figure("tidegate_overrides") == 1)
+    recording.until("it is told", lambda: replica.figure(metric) == 1)
+    return recording
+
+
+@fault_of("TidegateOverridesInForce", within=12)
+def overridden(stack):
+    """Somebody sets an override, and forgets it."""
+    recording = changed_by_hand(stack, {"prometheusRule": {"overridesFor": "10m"}}, "tidegate_overrides",
+                                "switch", "edge.client", "shadow", "--for", "24h")
     recording.pass_minutes(15)
     return Seen(recording, summary="1 overrides are in force")
 
@@ -357,18 +363,8 @@ def overridden(stack):
 @fault_of("TidegateOverridesPermanent", within=62)
 def overridden_for_good(stack):
     """Somebody sets an override without an end."""
-    token = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())) / "token"
-    token.write_text("t")
-    more = {"TIDEGATE_DEBUG_TOKEN_FILE": str(token)}
-    recording = stack.enter_context(Recording(embedded(), more=more))
-    replica = recording.replicas[0]
-    recording.healthy(CALM)
-    port = f"127.0.0.1:{replica.ports['DEBUG_PORT']}"
-    ran = chart.program("override", "set", "edge", "client=ann", "--limit", "5", "--permanent", "--reason", "T-42", "--by", "ann",
-                        "--debug", port, environment=more)
-    assert ran.returncode == 0, ran.stderr
-    recording.breaks()
-    recording.until("it is told", lambda: replica.figure("tidegate_overrides_permanent") == 1)
+    recording = changed_by_hand(stack, {}, "tidegate_overrides_permanent", "override", "set", "edge", "client=ann",
+                                "--limit", "5", "--permanent", "--reason", "T-42", "--by", "ann")
     recording.pass_minutes(65)
     return Seen(recording, summary="1 overrides never end")
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::net::SocketAddr;
 
 use crate::support::http::{self, Reply};
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, run, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, asked, directory, run, tidegate};
 use crate::support::wait::until;
 
 const TOKEN: &str = "between-friends";
@@ -23,13 +23,6 @@ fn order(address: SocketAddr, path: &str, token: &str) -> Reply {
     let head = "Host: x\r\nConnection: close\r\nContent-Length: 0";
     let line = format!("POST {path} HTTP/1.1\r\n{head}\r\nAuthorization: Bearer {token}\r\n\r\n");
     http::send(address, &line)
-}
-
-fn asked(serving: &Tidegate, client: &str) -> u16 {
-    let body = format!(
-        r#"{{"domain":"edge","descriptors":[{{"entries":[{{"key":"client","value":"{client}"}}]}}]}}"#
-    );
-    http::post(serving.port("http"), "/json", &body).status
 }
 
 /// The overrides in force, as the command lists them.

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::http::{self, Reply};
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, asked, directory, tidegate};
 use crate::support::wait::until;
 
 const TOKEN: &str = "between-friends";
@@ -25,13 +25,6 @@ fn json(serving: &Tidegate, path: &str) -> Value {
     assert_eq!(reply.status, 200, "{path}: {}", reply.body);
     assert!(reply.head.contains("content-type: application/json"), "{}", reply.head);
     serde_json::from_str(&reply.body).unwrap()
-}
-
-fn asked(serving: &Tidegate, client: &str) -> u16 {
-    let body = format!(
-        r#"{{"domain":"edge","descriptors":[{{"entries":[{{"key":"client","value":"{client}"}}]}}]}}"#
-    );
-    http::post(serving.port("http"), "/json", &body).status
 }
 
 fn send(serving: &Tidegate, request: &str) -> Reply {

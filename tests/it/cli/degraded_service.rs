@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::support::http;
 use crate::support::redis_server::Server;
 use crate::support::tidegate_process::{
-    FIVE_A_DAY, ProcessOutput, Tidegate, directory, metric, run, tidegate,
+    FIVE_A_DAY, ProcessOutput, Tidegate, asked, directory, metric, run, tidegate,
 };
 use crate::support::wait::until;
 
@@ -19,13 +19,6 @@ fn serving(server: &Server) -> Tidegate {
     // So long that only what a test does to Redis makes it late, not a busy machine.
     command.args(["--redis-url", &url, "--store-budget", "5s"]);
     Tidegate::start(&mut command, files)
-}
-
-fn asked(serving: &Tidegate, client: &str) -> u16 {
-    let body = format!(
-        r#"{{"domain":"edge","descriptors":[{{"entries":[{{"key":"client","value":"{client}"}}]}}]}}"#
-    );
-    http::post(serving.port("http"), "/json", &body).status
 }
 
 fn ready(serving: &Tidegate) -> String {

@@ -13,7 +13,7 @@ use crate::support::heavy;
 use crate::support::http;
 use crate::support::redis_cluster::Cluster;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, ran, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, asked, directory, ran, tidegate};
 use crate::support::wait::until;
 
 const DENIED: &str = "Redis denied our login or a command";
@@ -284,13 +284,6 @@ const ROWS: &[Row] = &[
     },
 ];
 
-fn ask(serving: &Tidegate, client: &str) {
-    let body = format!(
-        r#"{{"domain":"edge","descriptors":[{{"entries":[{{"key":"client","value":"{client}"}}]}}]}}"#
-    );
-    http::post(serving.port("http"), "/json", &body);
-}
-
 fn ready(serving: &Tidegate) -> String {
     http::get(serving.port("http"), "/readyz").body
 }
@@ -340,7 +333,7 @@ fn check(row: &Row) {
     let outage = logged(&serving, "degraded: deciding without Redis", row.reason);
     assert!(outage["undecided_percent"].is_null(), "{name}: no call was made: {outage}");
     for client in ["ann", "bob", "cem"] {
-        ask(&serving, client);
+        asked(&serving, client);
     }
     assert!(ready(&serving).contains(row.reason), "{name}: {}", ready(&serving));
     assert_eq!(kinds(&serving), BTreeSet::from([row.kind.to_owned()]), "{name}");
@@ -410,11 +403,11 @@ fn an_error_that_begins_later_is_named_and_ends_with_an_answer_that_decides() {
         let server = started(&[PROTECTED]);
         let policy = FIVE_A_DAY.replace(": 5}", ": 1000000}");
         let serving = Tidegate::on_redis(&server, &policy, &["--store-budget", "5s"]);
-        ask(&serving, "ann");
+        asked(&serving, "ann");
         assert_eq!(ready(&serving), "ready\n", "{kind}");
         break_it(&server);
         until(&format!("{kind} is noticed"), || {
-            ask(&serving, "ann");
+            asked(&serving, "ann");
             (kinds(&serving).contains(*kind) && ready(&serving).contains(reason)).then_some(())
         });
         logged(&serving, "degraded: deciding without Redis", reason);
@@ -424,7 +417,7 @@ fn an_error_that_begins_later_is_named_and_ends_with_an_answer_that_decides() {
         assert!(text(&line, "reason").contains(reason), "{line}");
         mend(&server);
         until(&format!("{kind} is over"), || {
-            ask(&serving, "ann");
+            asked(&serving, "ann");
             serving.logged("no longer degraded")
         });
         let ended = serving.logged("no longer degraded").expect("a line");
@@ -495,7 +488,9 @@ fn a_cluster_with_a_slot_that_nobody_owns_is_used_and_the_slot_is_named() {
         assert_eq!((&line["count"], &line["slots"]), (&count.into(), &named.into()), "{line}");
         let ready_line = serving.logged("ready").expect("it is ready");
         assert_eq!(ready_line["addresses"], format!("127.0.0.1:{}", server.port));
-        (0..20).for_each(|client| ask(&serving, &client.to_string()));
+        (0..20).for_each(|client| {
+            asked(&serving, &client.to_string());
+        });
         assert_eq!(ready(&serving), "ready\n", "{}", serving.log());
     }
 }
@@ -510,7 +505,7 @@ fn a_cluster_that_serves_no_slot_while_one_has_no_node_is_named() {
     logged(&serving, "degraded: deciding without Redis", "CLUSTERDOWN");
     server.ask(&["CLUSTER", "ADDSLOTS", "0"]);
     until("Redis decides", || {
-        ask(&serving, "ann");
+        asked(&serving, "ann");
         (ready(&serving) == "ready\n").then_some(())
     });
 }
