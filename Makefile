@@ -19,7 +19,7 @@ SEVERAL := RUST_TEST_THREADS=$(or $(RUST_TEST_THREADS),8)
 # What is measured is built as for the container.
 BENCH := $(CARGO) bench --profile dist --locked --bench decisions --
 
-.PHONY: help run build install ci-tools ci-go test proof-build proof faults fuzz chart release release-test packaging compose page clients control-planes load load-check load-report failover lint format \
+.PHONY: help run build install ci-tools ci-go test proof faults fuzz chart release release-test packaging compose page clients control-planes load load-check load-report failover lint format \
 	bench bench-peers flame tools envoy newcomer clean
 
 help: ## show this list
@@ -166,28 +166,25 @@ PROVED := call_ownership:: control_plane::envoy_gateway:: control_plane::memory:
 	prepaid_hits::exactness:: prepaid_hits::processes:: race:: resilience::own_charges:: store_contract::full_table:: \
 	store_contract::key_floods:: store_contract::memory_store:: store_contract::redis_store:: topology::random_calls:: \
 	--skip race::disturbed:: --skip memory_stays_flat_over_many_updates_of_a_large_policy
-# Tests of PROVED that a part of the proof leaves out, because a tenth of them is what `make test` runs, or not much more.
-NOT_IN_PART := prepaid_hits:: control_plane::envoy_gateway:: control_plane::updates:: hostile::certificate_rotation:: \
-	hostile::http2_abuse:: hostile::key_flood:: race:: store_contract::key_floods:: store_contract::memory_store:: \
-	topology::random_calls::
+# Tests of PROVED that are in a part of the proof: a tenth of them is several times what `make test` runs, and takes seconds
+# in a debug build.
+PROVED_IN_PART := call_ownership::each_await:: call_ownership::sequences:: decisions::retry_after:: grpc::malformed_calls:: \
+	lua::lua_equals_memory:: resilience::own_charges::
 # Tests of `it` that a newer Redis could fail, and of `faults`: those about what a server answers.
 PROVED_ON_EACH_REDIS := store_contract::redis_store:: lua:: --skip _in_memory
 FAULTS_ON_EACH_REDIS := flushed_scripts full_redis evicts became_a_replica busy_redis paused_writes login slots_that_move \
 	planned_failover killed_master
 IS_WHOLE = $(filter 100,$(TIDEGATE_PROOF))
-# The whole proof judges times, so it runs as many tests at a time as there are cores.
-PROVE = $(if $(IS_WHOLE),,$(SEVERAL)) $(CARGO) test --locked --release
+# The whole proof judges times: it is optimised, and runs as many tests at a time as there are cores.
+PROVE = $(if $(IS_WHOLE),$(CARGO) test --locked --release,$(SEVERAL) $(CARGO) test --locked)
 
-# What `make proof` runs; .ci/run builds it beside `make test`.
-proof-build:
-	$(CARGO) test --locked --release --no-run --test it --test faults --test fuzz
-
-# PROOF_SHARE is the percentage of repetitions. Below 100, faults run only on newer servers, because `make test` runs them.
-# What depends on the server also runs on newer ones, where they can be had: in the whole proof with races and all faults.
+# PROOF_SHARE is the percentage of repetitions. A part of the proof, below 100, runs what `make test` has built, and only what
+# `make test` cannot show: longer random sequences, and newer servers. What depends on the server runs on these where they can
+# be had, in the whole proof with races and all faults.
 proof: export TIDEGATE_PROOF = $(or $(PROOF_SHARE),100)
 proof: tools ## run races, random traces, and floods at full length
-	$(PROVE) --test it -- $(PROVED) $(if $(IS_WHOLE),,$(addprefix --skip ,$(NOT_IN_PART)))
-	$(PROVE) $(if $(IS_WHOLE),--test faults) --test fuzz
+	$(PROVE) --test it -- $(if $(IS_WHOLE),$(PROVED),$(PROVED_IN_PART))
+	$(if $(IS_WHOLE),$(PROVE) --test faults --test fuzz)
 	@directories=$$(.ci/redis-versions) || exit; for directory in $$directories; do \
 		export PATH="$$directory:$$PATH"; redis-server --version; \
 		$(if $(IS_WHOLE),,TIDEGATE_PROOF=) $(PROVE) --test it -- \

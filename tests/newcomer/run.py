@@ -6,7 +6,8 @@ limits, and reports how long each command took.
 - `yaml policy`: passes `tidegate check --strict`. `yaml envoy`: each item is in config/envoy.yaml.
 - `text`: a drawing.
 
-The build time is reported separately: it depends on the machine, and the build reuses target/. Needs the README's ports.
+The build time is reported separately: it depends on the machine, and the build reuses target/. With PROFILE=dev, that is what
+the tests were built with. Needs the README's ports.
 Not here: the blocks of the other pages (tests/it/docs/code_blocks.rs)."""
 
 import argparse
@@ -30,8 +31,10 @@ WAITS_SECONDS_MAX = 600
 # Only a broken step takes longer, or a build on a very busy machine.
 STEP_SECONDS_MAX = 600
 BUILD_SECONDS_MAX = 3600
+# Where the build puts the program, below target/.
+BUILT_IN = {"dev": "debug"}.get(os.environ.get("PROFILE"), "release")
 # make prints this command when the build is finished.
-BUILT = "target/release/tidegate serve"
+BUILT = f"target/{BUILT_IN}/tidegate serve"
 # Servers, and what they print when they are ready.
 SERVERS = {"make run": "ready", "python3 -m http.server": "Serving HTTP", "make envoy": "starting main dispatch loop"}
 # Printed after a command that may change the directory or the environment.
@@ -95,7 +98,10 @@ class Newcomer:
     def reuse_build(self):
         if (self.directory / "Cargo.toml").exists() and TARGET.exists() and not (self.directory / "target").exists():
             keep_times(self.directory)
-            (self.directory / "target").symlink_to(TARGET)
+            (self.directory / "target").mkdir()
+            # The README puts target/release on the PATH.
+            for name in {BUILT_IN, "release"}:
+                (self.directory / "target" / name).symlink_to(TARGET / BUILT_IN)
 
     @staticmethod
     def until(what, shell, log, ready, seconds):
