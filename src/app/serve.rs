@@ -22,12 +22,12 @@ use super::policy_source::InitialPolicy;
 use super::process::exit_codes::Failure;
 use super::process::signals::Signals;
 use super::process::watcher_thread::{PollTimer, WatcherThread};
-use super::rates::RateSampler;
+use super::request_rates::RateSampler;
 use super::wiring::certificate_reload::CertificateReloader;
 use super::wiring::otlp_exporters::OtlpExporters;
 use super::wiring::server_config;
 use super::wiring::store_setup::ServiceDecider;
-use super::{Configuration, admin_actions, page_data};
+use super::{Configuration, admin_actions, live_page_data};
 use crate::clock::Clock;
 use crate::decide::{Decider, GlobalModes};
 use crate::limiter::any_store::AnyStore;
@@ -337,7 +337,7 @@ fn log_overflows(decider: &ServiceDecider) {
 async fn drain_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemetry>) {
     let mut ticks = tokio::time::interval(telemetry::DRAIN_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let names = |rule, limit| page_data::limit_name(&decider.policy(), rule, limit);
+    let names = |rule, limit| live_page_data::limit_name(&decider.policy(), rule, limit);
     loop {
         ticks.tick().await;
         telemetry.top_keys().drain(Clock::System.now(), &names);

@@ -21,7 +21,7 @@ use super::metric::{
     emit_table, histogram, metrics, unsuffixed_counter as counter,
 };
 use super::prometheus_writer::PrometheusWriter;
-use super::rule_rows::OVERRIDES_PATH;
+use super::rule_metric_rows::OVERRIDES_PATH;
 use crate::domain::RpcOutcome;
 
 /// Name prefix of the metric families with one series per rule.

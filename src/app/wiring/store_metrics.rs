@@ -1,6 +1,6 @@
 //! Metric families of the stores, the gRPC listener and TLS, with one table for each.
 //!
-//! The metrics of decisions are in `telemetry::families`, and the metrics of Redis nodes in
+//! The metrics of decisions are in `telemetry::decision_metrics`, and the metrics of Redis nodes in
 //! `redis_metrics`.
 
 use std::sync::Arc;

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use super::changed_numbers::{TIERS_FAULT, deny_all, scaled, scaled_number, with_numbers};
+use super::changed_limits::{TIERS_FAULT, deny_all, scaled, scaled_number, with_numbers};
 use super::matcher::{DescriptorMatch, Matches};
 use super::override_index::{
     OverrideIndex, RuleOverrides, allows_rule, has_wildcard, rule_with_patterns, specificity,
@@ -17,10 +17,10 @@ use super::override_index::{
 use super::patterns::NamePattern;
 use super::tree::{Policy, Rule, TreeNode};
 use crate::domain::{Algorithm, Entry, FixedWindow, Limit, Override, Request, Window};
+use crate::policy::compiled_policy::{LimitSpec, TiersSpec, ValueSpec};
 use crate::policy::override_entry::{
     OverrideChange, OverrideEntry, OverrideMode, OverrideTarget, fault,
 };
-use crate::policy::spec::{LimitSpec, TiersSpec, ValueSpec};
 use crate::policy::time_zone::{anchored_calendar, parse_anchor};
 
 /// Whether the policy has the target of an override.

@@ -21,7 +21,9 @@ use super::counter_key::Secret;
 use super::override_index::{OverrideIndex, RuleOverrides};
 use super::patterns::Patterns;
 use crate::domain::{Accounting, Charge, Entry, Limit, RuleId};
-use crate::policy::spec::{HttpMapping, LimitSpec, RejectionBody, SourceLocation, ValueSpec};
+use crate::policy::compiled_policy::{
+    HttpMapping, LimitSpec, RejectionBody, SourceLocation, ValueSpec,
+};
 
 /// Policy compiled for lookup. A policy is immutable; each reload builds a new one.
 #[derive(Clone, Debug)]

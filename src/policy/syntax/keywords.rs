@@ -5,8 +5,8 @@
 //! add a key, add a row here and implement the key in `compile`.
 
 use crate::domain::{Accounting, Charge, Micros, OnStoreFailure, Unit, named_enum};
+use crate::policy::compiled_policy::{EmptySegments, RequestPart, TierMethod, WINDOW_MAX};
 use crate::policy::diagnostic::PathStep;
-use crate::policy::spec::{EmptySegments, RequestPart, TierMethod, WINDOW_MAX};
 use crate::policy::words::{AlgorithmName, Align, Prepay, Word};
 
 named_enum! {

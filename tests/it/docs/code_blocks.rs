@@ -1,9 +1,9 @@
 //! The pages are run: every fenced block says what it is, and is tried as that.
 //!
 //! `yaml policy` compiles without a warning · `yaml test` passes beside `config/first.yaml` · `yaml defaults` are valid · `yaml envoy` is accepted by Envoy as the descriptors of
-//! a host · `sh run` runs, line by line, beside `config/first.yaml` being served · `sh make` names
+//! a host · `yaml envoy lines` is in `config/envoy.yaml` · `sh run` runs, line by line, beside `config/first.yaml` being served · `sh make` names
 //! targets of the Makefile · `sh newcomer` is followed by `tests/newcomer` · `sh redis` and `text acl` are
-//! tried in `redis_page` · `toml library`, `yaml library`, `rust library` and `text library` are a crate and what it prints, in
+//! tried in `redis_page` · `sh debug`, `json answer` and `text answer` in `debug_port_page` · `toml library`, `yaml library`, `rust library` and `text library` are a crate and what it prints, in
 //! `library::new_crate` · `text output` is what the block before it printed last, but for numbers ·
 //! `text recorded` is checked in `performance_page` · `text` is a drawing.
 
@@ -54,17 +54,17 @@ const PAGES: [&str; 29] = [
 /// Short enough to read in five minutes.
 const README_LINES_MAX: usize = 220;
 
-struct Block {
-    kind: String,
-    text: String,
-    place: String,
+pub(super) struct Block {
+    pub(super) kind: String,
+    pub(super) text: String,
+    pub(super) place: String,
 }
 
 fn page(name: &str) -> String {
     fs::read_to_string(repository(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-fn blocks() -> Vec<Block> {
+pub(super) fn blocks() -> Vec<Block> {
     let mut blocks = Vec::new();
     for name in PAGES {
         let mut open: Option<Block> = None;
@@ -93,15 +93,19 @@ fn of_kind(kind: &str) -> Vec<Block> {
 
 #[test]
 fn every_block_says_what_it_is() {
-    const KINDS: [&str; 16] = [
+    const KINDS: [&str; 20] = [
         "yaml policy",
         "yaml test",
         "yaml defaults",
         "yaml envoy",
+        "yaml envoy lines",
         "sh run",
         "sh make",
         "sh newcomer",
         "sh redis",
+        "sh debug",
+        "json answer",
+        "text answer",
         "toml library",
         "yaml library",
         "rust library",
@@ -206,6 +210,23 @@ fn envoy_accepts_every_list_of_descriptors_on_a_page() {
 }
 
 #[test]
+fn envoy_lines_on_a_page_are_those_of_the_shipped_configuration() {
+    let shipped = page("config/envoy.yaml");
+    let shipped: Vec<&str> = shipped.lines().collect();
+    let shown = of_kind("yaml envoy lines");
+    assert!(!shown.is_empty());
+    for Block { text, place, .. } in shown {
+        let lines: Vec<&str> = text.lines().collect();
+        let is_there = shipped.windows(lines.len()).any(|window| {
+            let indent = window[0].len() - window[0].trim_start().len();
+            let dedented = window.iter().map(|line| line.get(indent..).unwrap_or_default());
+            dedented.eq(lines.iter().copied())
+        });
+        assert!(is_there, "{place}: not in config/envoy.yaml:\n{text}");
+    }
+}
+
+#[test]
 fn every_make_target_on_a_page_exists() {
     let makefile = page("Makefile");
     for Block { text, place, .. } in of_kind("sh make") {
@@ -254,7 +275,7 @@ fn run(line: &str, served: &Tidegate, place: &str) -> String {
 }
 
 /// Times differ from run to run by a second.
-fn without_numbers(text: &str) -> String {
+pub(super) fn without_numbers(text: &str) -> String {
     let mut kept = String::new();
     for c in text.chars() {
         match c {

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::peers::{PeerAnswer, Peers};
-use super::rates::{CurrentRates, RuleRate};
+use super::request_rates::{CurrentRates, RuleRate};
 use super::try_request::to_json;
 use super::wiring::store_setup::ServiceDecider;
 use crate::admin::{PolicyQuery, Scope};
