@@ -57,8 +57,8 @@ pub(super) async fn run_action(
             let seconds = lifetime.map(|lifetime| lifetime.as_secs());
             tracing::warn!(seconds, "Redis disabled by hand");
             let end = match lifetime {
-                Some(lifetime) => format!("for {} s or until it is undone", lifetime.as_secs()),
-                None => "until it is undone or the process ends".to_owned(),
+                Some(lifetime) => format!("for {} s or until it is ended", lifetime.as_secs()),
+                None => "until it is ended or the process ends".to_owned(),
             };
             Ok(format!("acting as if Redis were unavailable, on this replica, {end}\n"))
         }

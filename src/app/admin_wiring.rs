@@ -74,7 +74,7 @@ impl AdminWiring {
             self.tls_counters.as_ref(),
         );
         metrics.push(store_metrics::unreadable_source(&self.unreadable));
-        metrics.extend(override_metrics::sources(&self.overrides));
+        metrics.push(override_metrics::source(&self.overrides));
         metrics.extend(self.control_plane.as_ref().map(control_plane_metrics::source));
         metrics.push(export_metrics(stats.clone()));
         let metrics = Arc::new(AllMetrics::new(Arc::clone(&self.telemetry), metrics));
@@ -82,10 +82,9 @@ impl AdminWiring {
         let endpoint = |page: MetricsPage| {
             Arc::new(MetricsEndpoint::new(Arc::new(page), || Clock::System.monotonic_now()))
         };
-        let page = || MetricsPage::new(Arc::clone(&metrics));
-        let with_ratelimit_names = endpoint(
-            page().with_ratelimit_names(Arc::clone(&self.telemetry), process_metrics::source()),
-        );
+        let page = || MetricsPage::new(Arc::clone(&metrics)).with_source(process_metrics::source());
+        let with_ratelimit_names =
+            endpoint(page().with_ratelimit_names(Arc::clone(&self.telemetry)));
         let public = match settings.ratelimit_metric_names {
             true => Arc::clone(&with_ratelimit_names),
             false => endpoint(page()),
@@ -115,8 +114,7 @@ impl Backend for AdminWiring {
     }
 
     fn outage(&self) -> Option<String> {
-        let outage = self.decider.store().redis()?.outage(Clock::System.now())?;
-        Some(outage.to_string())
+        Some(self.decider.store().redis()?.outage(Clock::System.now())?.to_string())
     }
 
     async fn decide_json(&self, body: Vec<u8>) -> HttpReply {
@@ -132,8 +130,8 @@ impl Backend for AdminWiring {
         let mut text = String::new();
         for rule in self.overrides.loaded().rules() {
             let changes = live_page_data::changes_of(&active, rule.id);
-            let switched: String = changes.map(|change| format!(", switched: {change}")).collect();
-            rule.listing().for_each(|line| text.extend([&*line, &switched, "\n"]));
+            let changes: String = changes.map(|change| format!(", override: {change}")).collect();
+            rule.listing().for_each(|line| text.extend([&*line, &changes, "\n"]));
         }
         text
     }

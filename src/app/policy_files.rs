@@ -255,7 +255,7 @@ const NOT_A_FILE: &str = "neither a file nor a directory; remove it, or correct 
 fn too_many(path: &Path) -> FileError {
     let reason = format!(
         "more than {FILES_MAX} files, or deeper than {DEPTH_MAX} directories: correct the path, or \
-         move other files away"
+         move other files elsewhere"
     );
     malformed(path, reason)
 }

@@ -325,7 +325,7 @@ fn log_overflows(decider: &ServiceDecider) {
         let rule = policy.rule_of_limit(overflow.limit_id);
         let rule = rule.map_or("request override", |rule| &*rule.path);
         if overflow.is_refusing {
-            tracing::warn!(rule, "the memory store is full: new keys of the rule are refused");
+            tracing::warn!(rule, "the memory store is full: new keys of the rule are rejected");
         } else {
             tracing::warn!(rule, "the memory store is full: new keys of the rule share counters");
         }

@@ -59,7 +59,7 @@ const RESET_HELP: &str = "\
 Examples:
   tidegate reset edge api_token=t1 --debug-token-file token
 
-With Redis, this resets the counters of every replica; cached refusals on other replicas expire
+With Redis, this resets the counters of every replica; cached rejections on other replicas expire
 within a second. Without Redis, it resets one replica. Concurrency slots stay with their holders.";
 
 impl Reset {
@@ -93,9 +93,9 @@ and the other replicas are not affected. docs/DEPLOYING.md says what to watch an
 impl RehearseOutage {
     pub(super) fn run(self) -> Result<(), Failure> {
         if self.end {
-            return self.port.post("/return-to-store", &[]);
+            return self.port.post("/return-to-redis", &[]);
         }
         let seconds = self.r#for.as_secs().to_string();
-        self.port.post("/leave-store", &[("for", &*seconds)])
+        self.port.post("/leave-redis", &[("for", &*seconds)])
     }
 }

@@ -111,7 +111,7 @@ def away(stack):
     return Seen(recording, summary="100% of the decisions are made without Redis")
 
 
-@fault_of("TidegateReloadRefused", within=1)
+@fault_of("TidegateReloadRejected", within=1)
 def broken_policy(stack):
     """A policy with a fault arrives, and is rolled back an hour later."""
     recording = stack.enter_context(Recording(embedded()))
@@ -140,7 +140,7 @@ def steady(recording, refused):
         replica.ask(client(f"calm-{recording.minutes}-{number}"))
 
 
-@fault_of("TidegateRefusalsJumped", within=10)
+@fault_of("TidegateRejectionsJumped", within=10)
 def clients_flood(stack):
     """One hit in fifty is refused, then half of them: a client that does not stop."""
     recording = stack.enter_context(Recording(embedded()))
@@ -315,10 +315,10 @@ def certificate_expires(stack):
     recording = stack.enter_context(Recording(values))
     replica = recording.replicas[0]
     recording.healthy(CALM)
-    end = replica.figure("tidegate_certificate_expires_seconds")
+    end = replica.figure("tidegate_certificate_expiry_timestamp_seconds")
     certificate(directory, days=3)
     recording.breaks()
-    recording.until("it is in force", lambda: replica.figure("tidegate_certificate_expires_seconds") < end)
+    recording.until("it is in force", lambda: replica.figure("tidegate_certificate_expiry_timestamp_seconds") < end)
     recording.pass_minutes(15)
     return Seen(recording)
 

@@ -93,7 +93,7 @@ fn a_switch_overrides_a_rule_until_it_is_undone() {
     };
     to("deny");
     assert_eq!(asked(&serving, "ann"), 429);
-    to("undo");
+    to("delete");
     spent(&serving, "ann");
     to("shadow");
     assert_eq!(asked(&serving, "ann"), 200);
@@ -103,7 +103,7 @@ fn a_switch_overrides_a_rule_until_it_is_undone() {
     assert_eq!(asked(&serving, "bob"), 200);
     assert_eq!(asked(&serving, "bob"), 429);
     assert!(listed(debug).contains("edge rule edge.client: scale 20%"));
-    to("undo");
+    to("delete");
     assert_eq!(asked(&serving, "bob"), 200);
     assert_eq!(asked(&serving, "ann"), 429, "what was counted before stays counted");
     assert!(listed(debug).starts_with("no override is set"));
@@ -148,9 +148,9 @@ fn a_switch_says_what_it_did_and_expires() {
     until("the switch to expire", || (asked(&serving, "ann") == 200).then_some(()));
     let out = switch(&["deny"]).with_code(0).out;
     assert!(out.starts_with("edge: deny, permanent; in force on this replica"), "{out}");
-    assert!(switch(&["undo"]).with_code(0).out.starts_with("1 deleted"));
-    assert!(switch(&["undo"]).with_code(69).err.contains("no such override is set on edge"));
-    assert!(switch(&["undo", "--for", "5"]).with_code(64).err.contains("--for"));
+    assert!(switch(&["delete"]).with_code(0).out.starts_with("1 deleted"));
+    assert!(switch(&["delete"]).with_code(69).err.contains("no such override is set on edge"));
+    assert!(switch(&["delete", "--for", "5"]).with_code(64).err.contains("--for"));
 }
 
 #[test]

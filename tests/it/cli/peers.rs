@@ -176,7 +176,7 @@ fn any_replica_lists_the_keys_of_all_with_counters_in_redis() {
     let _turn = heavy::blocking_turn();
     let server = Server::start(&[]);
     let url = format!("127.0.0.1:{}", server.port);
-    let redis = ["--redis-url", &url, "--store-budget", "5s"];
+    let redis = ["--redis-url", &url, "--redis-budget", "5s"];
     let fleet = fleet(|arguments| Tidegate::policy(TWENTY, &[arguments, &redis].concat()));
     fleet.iter().for_each(|replica| drop(wait_for_peers(replica, 2)));
     let calls = send_skewed(&fleet);

@@ -402,7 +402,7 @@ fn an_error_that_begins_later_is_named_and_ends_with_an_answer_that_decides() {
     for (kind, break_it, mend, reason) in LATER {
         let server = started(&[PROTECTED]);
         let policy = FIVE_A_DAY.replace(": 5}", ": 1000000}");
-        let serving = Tidegate::on_redis(&server, &policy, &["--store-budget", "5s"]);
+        let serving = Tidegate::on_redis(&server, &policy, &["--redis-budget", "5s"]);
         asked(&serving, "ann");
         assert_eq!(ready(&serving), "ready\n", "{kind}");
         break_it(&server);
@@ -435,7 +435,7 @@ fn require_store_ends_with_the_error_that_redis_replied_with() {
         let files = directory(&[("policy.yaml", FIVE_A_DAY), ("auth", &login)]);
         let path = |name: &str| files.path().join(name).display().to_string();
         let mut command = tidegate();
-        command.args(["serve", "--policy", &path("policy.yaml"), "--require-store", "true"]);
+        command.args(["serve", "--policy", &path("policy.yaml"), "--require-redis", "true"]);
         command.args(["--redis-url", &format!("127.0.0.1:{}", server.port)]);
         command.args(["--redis-auth-file", &path("auth")]);
         command.args(["--grpc-port", "0", "--http-port", "0", "--debug-port", "0"]);
@@ -453,7 +453,7 @@ fn on_cluster(addresses: &[u16], arguments: &[&str]) -> Tidegate {
     let urls: Vec<String> = addresses.iter().map(|port| format!("127.0.0.1:{port}")).collect();
     let mut command = tidegate();
     command.args(["serve", "--policy", &path, "--redis-type", "cluster"]);
-    command.args(["--redis-url", &urls.join(","), "--store-budget", "5s"]).args(arguments);
+    command.args(["--redis-url", &urls.join(","), "--redis-budget", "5s"]).args(arguments);
     Tidegate::start(&mut command, files)
 }
 
@@ -483,7 +483,7 @@ fn a_cluster_with_a_slot_that_nobody_owns_is_used_and_the_slot_is_named() {
         (&["0", "99", "101", "199", "202", "16383"], 3, "100,200-201"),
     ] {
         let server = alone(&[PARTIAL], slots);
-        let serving = on_cluster(&[server.port], &["--require-store", "true"]);
+        let serving = on_cluster(&[server.port], &["--require-redis", "true"]);
         let line = serving.logged_in_time("hash slots have no node");
         assert_eq!((&line["count"], &line["slots"]), (&count.into(), &named.into()), "{line}");
         let ready_line = serving.logged("ready").expect("it is ready");
@@ -516,7 +516,7 @@ fn a_node_that_denies_is_not_reached_and_one_dead_shard_is_degraded_by_its_break
     let mut cluster = Cluster::start(&[]);
     cluster.nodes[1].ask(&["ACL", "SETUSER", "default", "-evalsha"]);
     let port = cluster.nodes[0].port;
-    let required = ["--require-store", "true", "--grpc-port", "0", "--http-port", "0"];
+    let required = ["--require-redis", "true", "--grpc-port", "0", "--http-port", "0"];
     let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
     let mut command = tidegate();
     command.args(["serve", "--policy", &files.path().join("policy.yaml").display().to_string()]);
@@ -530,7 +530,7 @@ fn a_node_that_denies_is_not_reached_and_one_dead_shard_is_degraded_by_its_break
     cluster.nodes[replica].kill();
     cluster.nodes[2].kill();
     let ports = [cluster.nodes[0].port, cluster.nodes[1].port];
-    let serving = on_cluster(&ports, &["--require-store", "true"]);
+    let serving = on_cluster(&ports, &["--require-redis", "true"]);
     until("the dead shard's breaker opens", || {
         ready(&serving).starts_with("ready, degraded").then_some(())
     });
@@ -544,7 +544,7 @@ fn ready_names_the_store_and_its_addresses_without_secrets() {
     assert_eq!(serving.logged("ready").expect("a line")["store"], "memory");
     let server = Server::start(&[&acl::line(acl::SINGLE).replace(acl::PASSWORD, "s3cr3t")]);
     let url = format!("redis://{}:s3cr3t@127.0.0.1:{}", acl::USER, server.port);
-    let serving = Tidegate::policy(FIVE_A_DAY, &["--redis-url", &url, "--require-store", "true"]);
+    let serving = Tidegate::policy(FIVE_A_DAY, &["--redis-url", &url, "--require-redis", "true"]);
     let line = serving.logged("ready").expect("a line");
     assert_eq!(line["store"], "redis");
     assert_eq!(line["addresses"], format!("127.0.0.1:{}", server.port));

