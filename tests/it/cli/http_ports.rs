@@ -274,7 +274,7 @@ fn refusals_are_logged_once_a_second_with_a_count_and_without_request_data() {
         for _ in 0..20 {
             post(serving.port("http"), "/json", &ask);
         }
-        serving.logged("a call was refused")
+        serving.logged("a call was rejected")
     });
     assert_eq!((&refused["limit"], &refused["source"]), (&"daily".into(), &"memory".into()));
     assert_eq!((&refused["domain"], &refused["rule"]), (&"edge".into(), &"edge.client".into()));

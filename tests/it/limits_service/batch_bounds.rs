@@ -12,7 +12,7 @@ use crate::hostile::target;
 use crate::support::memory_cgroup::MemoryCgroup;
 use crate::support::redis_server;
 use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, metric};
-use crate::support::wait::{self, within};
+use crate::support::wait;
 
 /// Requests of the largest batch.
 const FULL: usize = 1_024;
@@ -163,8 +163,7 @@ async fn flood(server: &Tidegate) {
         }
     };
     let (decided, rejected) = tokio::select! {
-        // The 20 s of `soon` were too short on a machine that compiles beside it.
-        counts = within(wait::PATIENCE, "the flood", flood) => counts,
+        counts = soon("the flood", flood) => counts,
         () = beside => unreachable!("it never ends"),
     };
     let peak = server.kib("VmHWM");
