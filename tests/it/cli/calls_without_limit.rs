@@ -303,7 +303,9 @@ fn a_reload_ends_the_warning() {
     assert_eq!(summaries(&serving, 1).len(), 1);
     let policy = POLICY.replace("domain: edge", "domain: egde");
     Tidegate::write_domains(serving.directory(), &policy);
-    serving.logged_in_time("policy reloaded");
+    // A reload is logged before the policy is in force.
+    let listed = || get(serving.port("debug"), "/rlconfig").body;
+    until("the new policy", || listed().contains("egde.").then_some(()));
     call(&serving, "egde", &["remote_address,path"]);
     assert_eq!(without_limit(&serving, "egde", "unknown_domain"), Some(1));
 }

@@ -99,7 +99,7 @@ fn responses_of_16_mebibytes_leave_the_process_under_512_mebibytes() {
         plane.acknowledged(version);
         assert_peak(&serving, version);
     };
-    // A tenth of the proof tries all kinds. In a debug build, one takes up to half a minute.
+    // The proof tries all kinds. In a debug build, one takes up to half a minute.
     for number in (5..=8).take(times(2, 40) as usize) {
         accepts_most(&format!("{number} for each of the most rules"), number);
     }
