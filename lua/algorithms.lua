@@ -22,7 +22,7 @@
 --   refund(key, limit, at, hits, taken_at, window, entry) -> whether the counter changed, err
 -- A step does not change its state, but makes a new one. Only logs, slots, and holds, whose copies would make a
 -- call quadratic, are changed in place by all steps but the first take: its new state is the admitted one
--- (apply.lua), and later takes pass that. The limit is part of a longer list, because a list of
+-- (decide_call.lua), and later takes pass that. The limit is part of a longer list, because a list of
 -- its own would cost Redis half a microsecond.
 --
 -- Building an algorithm's functions costs Redis about 1 us, so only those that a call uses are built. With

@@ -6,18 +6,18 @@
 //! Not here: the wire format (`wire`), policy files (`policy`), the arithmetic of limits
 //! (`algorithm`), the clock (`clock`).
 
+mod descriptor_status;
 mod dry_run;
 mod generated_holder;
 mod inspect_counters;
 mod limited_by;
-mod observe;
+mod notify_observer;
 mod quota_roles;
 mod soft_limits;
-mod status;
 
+pub use descriptor_status::REMAINING_UNLIMITED;
 pub use dry_run::{DryRun, DryRunLimit};
 pub use inspect_counters::{CounterSnapshot, CounterSnapshots};
-pub use status::REMAINING_UNLIMITED;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -253,7 +253,13 @@ fn combine<'p>(
     for (found, span) in matches.found.iter().zip(&checks.spans) {
         let is_quota = quota_roles::is_quota(found, modes.quota);
         let span = span.clone();
-        statuses.push(status::descriptor_status(found, is_quota, span, checks, &answers.each));
+        statuses.push(descriptor_status::descriptor_status(
+            found,
+            is_quota,
+            span,
+            checks,
+            &answers.each,
+        ));
     }
     quotas.mark_refused(&mut statuses);
     let limited_by =

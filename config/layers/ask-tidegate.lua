@@ -1,6 +1,6 @@
 -- Action for HAProxy: asks Tidegate whether a request may pass, and answers with its 429 if not. Without a decision (a
 -- timeout, a Tidegate that is down, a 503 because of on_store_failure: error) the request passes. After another 4xx,
--- which means that the question is wrong, it is rejected with 403.
+-- which means that the request to Tidegate is wrong, it is rejected with 403.
 
 local url = "http://127.0.0.1:8080/authz?domain=edge"
 

@@ -74,7 +74,7 @@ impl Both {
         let path = dir.join("policy.yaml");
         std::fs::write(&path, text).unwrap();
         let url = redis.address();
-        let store = [("REDIS_URL", url.as_str()), ("TIDEGATE_STORE_BUDGET", "2s")];
+        let store = [("REDIS_URL", url.as_str()), ("TIDEGATE_REDIS_BUDGET", "2s")];
         Both { memory: Server::tidegate(&path, &[]), redis: Server::tidegate(&path, &store) }
     }
 

@@ -114,7 +114,7 @@ fn tidegate(dir: &std::path::Path, redis: &RedisServer) -> (Server, u16) {
     let (url, port) = (redis.address(), http.to_string());
     let server = Server::tidegate(
         &policy,
-        &[("REDIS_URL", &url), ("TIDEGATE_REQUIRE_STORE", "true"), ("PORT", &port)],
+        &[("REDIS_URL", &url), ("TIDEGATE_REQUIRE_REDIS", "true"), ("PORT", &port)],
     );
     (server, http)
 }

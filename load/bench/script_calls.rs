@@ -298,7 +298,7 @@ fn receipts(name: &str, limit: &Arc<Limit>, now: Micros) -> Row {
 /// `limit` of `algorithm/fixed_window.lua`, without the nil at its end.
 const WINDOW_NUMBERS: [u64; 3] = [1_000_000, 1_000_000, 3_600_000_000];
 
-/// What `decide.lua` saves for such a call: the same by `apply.lua`.
+/// What `decide.lua` saves for such a call: the same by `decide_call.lua`.
 fn by_apply(name: &str, limit: &Arc<Limit>, letter: u8, numbers: &[u64], checks: usize) -> Row {
     let mut list = Packed::default();
     for at in 1..=checks {
@@ -319,5 +319,9 @@ fn by_apply(name: &str, limit: &Arc<Limit>, letter: u8, numbers: &[u64], checks:
         command.arg("").arg("all_or_nothing").arg(5 + numbers.len()).arg(list.as_slice());
         command.get_packed_command()
     };
-    Row { name: format!("{name}, by apply.lua"), checks, calls: (0..KEYS).map(call).collect() }
+    Row {
+        name: format!("{name}, by decide_call.lua"),
+        checks,
+        calls: (0..KEYS).map(call).collect(),
+    }
 }

@@ -97,8 +97,8 @@ impl Server {
 /// Settings for a server on Redis, with a budget that a queue on a busy machine does not exceed.
 pub fn on_redis(redis: &Redis) -> Vec<(&'static str, String)> {
     let mut settings = redis.environment().to_vec();
-    settings.push(("TIDEGATE_STORE_BUDGET", "2s".to_owned()));
-    settings.push(("TIDEGATE_REQUIRE_STORE", "true".to_owned()));
+    settings.push(("TIDEGATE_REDIS_BUDGET", "2s".to_owned()));
+    settings.push(("TIDEGATE_REQUIRE_REDIS", "true".to_owned()));
     settings
 }
 

@@ -16,7 +16,7 @@ local function parse(value)
 end
 
 local function load(key)
-  local value, err = loadfile('get.lua')(key)
+  local value, err = loadfile('read_string.lua')(key)
   return parse(value), err
 end
 

@@ -24,7 +24,7 @@ local now, extra_ms, only_refund = ...
 
 -- Refunds to the window charged, if the counter still holds that window.
 local function refund(key, limit, at, hits, _, window)
-  local value, err = loadfile('get.lua')(key)
+  local value, err = loadfile('read_string.lua')(key)
   local number, count = window / limit[at + 2] % 900000000, 0
   if tonumber(value) and (tonumber(string.sub(value, 1, -11)) or 0) == number then
     count = tonumber(string.sub(value, -10)) or 0
@@ -102,7 +102,7 @@ local function parse(value, limit, at)
 end
 
 local function load(key, limit, at)
-  local value, err = loadfile('get.lua')(key)
+  local value, err = loadfile('read_string.lua')(key)
   if err then
     return nil, err
   end

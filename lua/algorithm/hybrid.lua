@@ -167,7 +167,7 @@ local function full_at(terms, state)
 end
 
 local function load(key)
-  local value, err = loadfile('get.lua')(key)
+  local value, err = loadfile('read_string.lua')(key)
   if not (value and string.match(value, '^[%d:]+$')) then
     return nil, err
   end

@@ -24,7 +24,7 @@ local function parse(value, limit, at)
 end
 
 local function load(key, limit, at)
-  local value, err = loadfile('get.lua')(key)
+  local value, err = loadfile('read_string.lua')(key)
   return parse(value, limit, at), err
 end
 

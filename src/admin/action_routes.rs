@@ -47,8 +47,8 @@ pub(super) fn action_routes<B: Backend>() -> Router<Arc<B>> {
         .route("/log-level", page_route(B::log_level, text_response).merge(action(parse_log_level)))
         .route("/override", action(parse_set_override))
         .route("/override/delete", action(parse_delete_overrides))
-        .route("/leave-store", action(parse_disable_store))
-        .route("/return-to-store", action(|_| Ok(AdminAction::EnableStore)))
+        .route("/leave-redis", action(parse_disable_store))
+        .route("/return-to-redis", action(|_| Ok(AdminAction::EnableStore)))
         .route("/counter", get(counter))
         .route("/reset", post(reset))
 }
@@ -180,7 +180,7 @@ fn parse_delete_overrides(query: Option<&str>) -> Result<AdminAction, String> {
 }
 
 fn parse_disable_store(query: Option<&str>) -> Result<AdminAction, String> {
-    let usage = "usage: for=SECONDS, or no parameter to stay until /return-to-store";
+    let usage = "usage: for=SECONDS, or no parameter to stay until /return-to-redis";
     let query = parse_parameters(query, &["for"], usage)?;
     Ok(AdminAction::DisableStore { lifetime: parse_lifetime(&query)? })
 }

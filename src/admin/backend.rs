@@ -50,7 +50,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Lists the keys with the most rejections or hits, or near their limits, as JSON.
     fn top(&self, by: TopBy, scope: Scope) -> impl Future<Output = String> + Send;
 
-    /// Reports the current rates, the latency percentiles and the state of the store, as JSON.
+    /// Reports the current rates, the latency percentiles and the state of Redis or of the memory, as JSON.
     fn now(&self, scope: Scope) -> impl Future<Output = String> + Send;
 
     /// Reports the rates of the last hour, with at most `rules_max` rules, as JSON.
@@ -141,7 +141,7 @@ pub struct OverrideSelector {
     pub kind: Option<String>,
 }
 
-/// Change requested by an operator. A change without a `lifetime` lasts until an operator undoes it
+/// Change requested by an operator. A change without a `lifetime` lasts until an operator ends it
 /// or the process ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminAction {

@@ -28,7 +28,7 @@ const ENDPOINTS: &str = "\
 /config      settings in effect and where each one comes from
 /policy      the policy in force, as JSON: ?search=TEXT&most=NUMBER
 /top         ?by=used|rejected|near: keys of each limit, now, in the last hour, in the last day
-/now         decisions per second, latency, modes that are on, state of the store
+/now         decisions per second, latency, modes that are on, state of Redis or of the memory
 /history     the last hour in steps of 10 s: rates, latency, rules: ?rules=NUMBER
 /explain     ?domain=D&descriptor=k=v,k2=v2 (repeatable): which rules match, and why
 /try         the same and &hits=N: predicts the answer to this request; charges nothing
@@ -44,8 +44,8 @@ Redis:
 
 The same, in this replica only:
 /reset             ?domain=D&descriptor=k=v,k2=v2: resets its counters
-/leave-store       ?for=SECONDS: acts as if Redis were unavailable
-/return-to-store   uses Redis again
+/leave-redis       ?for=SECONDS: acts as if Redis were unavailable
+/return-to-redis   uses Redis again
 /log-level         ?to=off|error|warn|info|debug&for=SECONDS
 ";
 

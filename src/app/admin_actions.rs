@@ -16,6 +16,7 @@ use crate::admin::{AdminAction, TextResult};
 use crate::clock::Clock;
 use crate::decide::CounterSnapshot;
 use crate::domain::{Entry, Hits, Source, Verbosity, parse_descriptor};
+use crate::limiter::redis_stack::RedisStack;
 use crate::policy::{MatchEnd, Policy};
 
 /// Starts a background thread that rereads the operator's token from its file every second, so that
@@ -29,6 +30,12 @@ use crate::policy::{MatchEnd, Policy};
 pub(super) fn watch_token(path: PathBuf) -> Result<WatchedValue<String>, Failure> {
     let on_failure = |error: &Failure| tracing::error!(%error, "cannot read the debug token file");
     WatchedValue::start("debug-token", move || Ok(read_secret_file(&path)?), on_failure)
+}
+
+/// Ends a rehearsed outage of Redis.
+pub(super) fn enable_store(redis: &RedisStack) {
+    redis.enable_store();
+    tracing::warn!("Redis enabled again");
 }
 
 /// Carries out an operator's change.
@@ -46,15 +53,17 @@ pub(super) async fn run_action(
             overrides.delete(overrides.select(&selector)?).await
         }
         AdminAction::DisableStore { lifetime } => {
-            overrides.outage.start(redis()?, lifetime, now);
+            redis()?.disable_store(lifetime.map(|lifetime| now + lifetime));
+            let seconds = lifetime.map(|lifetime| lifetime.as_secs());
+            tracing::warn!(seconds, "Redis disabled by hand");
             let end = match lifetime {
-                Some(lifetime) => format!("for {} s or until it is undone", lifetime.as_secs()),
-                None => "until it is undone or the process ends".to_owned(),
+                Some(lifetime) => format!("for {} s or until it is ended", lifetime.as_secs()),
+                None => "until it is ended or the process ends".to_owned(),
             };
             Ok(format!("acting as if Redis were unavailable, on this replica, {end}\n"))
         }
         AdminAction::EnableStore => {
-            overrides.outage.end(redis()?);
+            enable_store(redis()?);
             Ok("using Redis again\n".to_owned())
         }
         AdminAction::SetLogLevel { level, lifetime } => {

@@ -9,12 +9,12 @@ use super::operator_overrides::{OperatorOverrides, override_metrics};
 use super::peers::Peers;
 use super::process::exit_codes::Failure;
 use super::process::watcher_thread::WatchedValue;
-use super::rates::RateSampler;
+use super::request_rates::RateSampler;
 use super::try_request::{dry_run_request, to_json};
 use super::wiring::otlp_exporters::{self, OtlpExporters};
 use super::wiring::store_setup::ServiceDecider;
 use super::wiring::{control_plane_metrics, process_metrics, server_config, store_metrics};
-use super::{Configuration, SampleRequest, admin_actions, explain_offline, page_data};
+use super::{Configuration, SampleRequest, admin_actions, explain_offline, live_page_data};
 use crate::admin::{
     AdminAction, Backend, JsonBodies, MetricsEndpoint, OperatorToken, PolicyQuery, SampleQuery,
     Scope, TextResult,
@@ -74,7 +74,7 @@ impl AdminWiring {
             self.tls_counters.as_ref(),
         );
         metrics.push(store_metrics::unreadable_source(&self.unreadable));
-        metrics.extend(override_metrics::sources(&self.overrides));
+        metrics.push(override_metrics::source(&self.overrides));
         metrics.extend(self.control_plane.as_ref().map(control_plane_metrics::source));
         metrics.push(export_metrics(stats.clone()));
         let metrics = Arc::new(AllMetrics::new(Arc::clone(&self.telemetry), metrics));
@@ -82,10 +82,9 @@ impl AdminWiring {
         let endpoint = |page: MetricsPage| {
             Arc::new(MetricsEndpoint::new(Arc::new(page), || Clock::System.monotonic_now()))
         };
-        let page = || MetricsPage::new(Arc::clone(&metrics));
-        let with_ratelimit_names = endpoint(
-            page().with_ratelimit_names(Arc::clone(&self.telemetry), process_metrics::source()),
-        );
+        let page = || MetricsPage::new(Arc::clone(&metrics)).with_source(process_metrics::source());
+        let with_ratelimit_names =
+            endpoint(page().with_ratelimit_names(Arc::clone(&self.telemetry)));
         let public = match settings.ratelimit_metric_names {
             true => Arc::clone(&with_ratelimit_names),
             false => endpoint(page()),
@@ -115,8 +114,7 @@ impl Backend for AdminWiring {
     }
 
     fn outage(&self) -> Option<String> {
-        let outage = self.decider.store().redis()?.outage(Clock::System.now())?;
-        Some(outage.to_string())
+        Some(self.decider.store().redis()?.outage(Clock::System.now())?.to_string())
     }
 
     async fn decide_json(&self, body: Vec<u8>) -> HttpReply {
@@ -131,9 +129,9 @@ impl Backend for AdminWiring {
         let active = self.decider.policy();
         let mut text = String::new();
         for rule in self.overrides.loaded().rules() {
-            let changes = page_data::changes_of(&active, rule.id);
-            let switched: String = changes.map(|change| format!(", switched: {change}")).collect();
-            rule.listing().for_each(|line| text.extend([&*line, &switched, "\n"]));
+            let changes = live_page_data::changes_of(&active, rule.id);
+            let changes: String = changes.map(|change| format!(", override: {change}")).collect();
+            rule.listing().for_each(|line| text.extend([&*line, &changes, "\n"]));
         }
         text
     }
@@ -152,18 +150,22 @@ impl Backend for AdminWiring {
     }
 
     fn policy(&self, query: &PolicyQuery) -> String {
-        to_json(&page_data::list_rules(&self.overrides.loaded(), &self.decider.policy(), query))
+        to_json(&live_page_data::list_rules(
+            &self.overrides.loaded(),
+            &self.decider.policy(),
+            query,
+        ))
     }
 
     async fn top(&self, by: TopBy, scope: Scope) -> String {
-        page_data::list_top_keys(&self.telemetry, &self.decider, &self.peers, by, scope).await
+        live_page_data::list_top_keys(&self.telemetry, &self.decider, &self.peers, by, scope).await
     }
 
     async fn now(&self, scope: Scope) -> String {
         let rates = self.rates.sample(Clock::System.now(), || self.telemetry.snapshot());
         let control_plane = self.control_plane.as_deref();
         let loaded = self.overrides.loaded();
-        let mut now = page_data::build_now_response(
+        let mut now = live_page_data::build_now_response(
             &self.decider,
             &self.telemetry,
             &loaded,
@@ -173,11 +175,11 @@ impl Backend for AdminWiring {
         );
         now.override_changes = self.overrides.recent_changes();
         now.ready = self.is_ready();
-        page_data::add_peers(now, &self.peers, "/now", scope).await
+        live_page_data::add_peers(now, &self.peers, "/now", scope).await
     }
 
     async fn history(&self, rules_max: usize, scope: Scope) -> String {
-        page_data::add_peers(self.telemetry.history(rules_max), &self.peers, "/history", scope)
+        live_page_data::add_peers(self.telemetry.history(rules_max), &self.peers, "/history", scope)
             .await
     }
 

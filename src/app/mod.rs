@@ -15,11 +15,11 @@ mod wiring;
 
 mod admin_actions;
 mod admin_wiring;
+mod live_page_data;
 mod log_level;
 mod operator_overrides;
-mod page_data;
 mod peers;
-mod rates;
+mod request_rates;
 mod try_request;
 
 mod admin_client;

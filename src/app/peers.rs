@@ -5,7 +5,7 @@
 //! circulate. Questions are sent without the operator token: reading needs none, the debug port has
 //! no TLS, and the address of a pod that is gone may belong to somebody else.
 //!
-//! Not here: the pages that ask (`page_data`), the sum of answers (`telemetry`).
+//! Not here: the pages that ask (`live_page_data`), the sum of answers (`telemetry`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};

@@ -8,12 +8,11 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::process::exit_codes::Failure;
 use super::process::files_and_env::{
-    FileError, escape_path, malformed, open_regular_file, unreadable,
+    FileError, FileStamp, escape_path, malformed, open_regular_file, unreadable,
 };
 use crate::policy::Source;
 use crate::settings::Settings;
@@ -58,33 +57,6 @@ pub(super) struct ReadFile {
 /// Position of a file in policy order: the index of the configured path that contains the file,
 /// then the file's own path.
 pub(super) type FileKey = (usize, PathBuf);
-
-/// Device, inode, size and timestamps of a file. The stamp changes when the file is written or
-/// replaced, or when a symbolic link on its path is changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FileStamp {
-    device_inode_size: [u64; 3],
-    mtime_ctime: [i64; 4],
-}
-
-impl FileStamp {
-    /// Returns whether both stamps are of one file. If not, another file has taken its place.
-    pub(super) fn is_same_file(&self, other: &FileStamp) -> bool {
-        self.device_inode_size[..2] == other.device_inode_size[..2]
-    }
-
-    fn from_metadata(metadata: &Metadata) -> FileStamp {
-        FileStamp {
-            device_inode_size: [metadata.dev(), metadata.ino(), metadata.size()],
-            mtime_ctime: [
-                metadata.mtime(),
-                metadata.mtime_nsec(),
-                metadata.ctime(),
-                metadata.ctime_nsec(),
-            ],
-        }
-    }
-}
 
 impl PolicyFiles {
     /// Determines the policy paths from the settings: `--policy` or, if it is not set,
@@ -283,7 +255,7 @@ const NOT_A_FILE: &str = "neither a file nor a directory; remove it, or correct 
 fn too_many(path: &Path) -> FileError {
     let reason = format!(
         "more than {FILES_MAX} files, or deeper than {DEPTH_MAX} directories: correct the path, or \
-         move other files away"
+         move other files elsewhere"
     );
     malformed(path, reason)
 }

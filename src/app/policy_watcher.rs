@@ -16,9 +16,9 @@ use std::time::Duration;
 use std::{io, mem};
 
 use super::load_policy::{Fingerprint, LoadedPolicy, PolicyLoader};
-use super::policy_files::{FileKey, FileStamp, ListedFile, PolicyFiles, ReadFile};
+use super::policy_files::{FileKey, ListedFile, PolicyFiles, ReadFile};
 use super::process::exit_codes::Failure;
-use super::process::files_and_env::{FileError, escape_path};
+use super::process::files_and_env::{FileError, FileStamp, escape_path};
 use super::process::watcher_thread::{POLL_INTERVAL, Poll, PollTimer};
 use crate::clock::Clock;
 use crate::domain::{RuleId, nearest_word};

@@ -22,12 +22,12 @@ use super::policy_source::InitialPolicy;
 use super::process::exit_codes::Failure;
 use super::process::signals::Signals;
 use super::process::watcher_thread::{PollTimer, WatcherThread};
-use super::rates::RateSampler;
+use super::request_rates::RateSampler;
 use super::wiring::certificate_reload::CertificateReloader;
 use super::wiring::otlp_exporters::OtlpExporters;
 use super::wiring::server_config;
 use super::wiring::store_setup::ServiceDecider;
-use super::{Configuration, admin_actions, page_data};
+use super::{Configuration, admin_actions, live_page_data};
 use crate::clock::Clock;
 use crate::decide::{Decider, GlobalModes};
 use crate::limiter::any_store::AnyStore;
@@ -299,7 +299,9 @@ async fn sweep(
         if let Some(redis) = decider.store().redis() {
             // Logs the start and the end of outages, also without traffic.
             redis.outage(now);
-            overrides.outage.expire(redis, Clock::System.monotonic_now());
+            if redis.is_rehearsal_over(Clock::System.monotonic_now()) {
+                admin_actions::enable_store(redis);
+            }
         }
         log_overflows(&decider);
         let now = Clock::System.monotonic_now();
@@ -323,7 +325,7 @@ fn log_overflows(decider: &ServiceDecider) {
         let rule = policy.rule_of_limit(overflow.limit_id);
         let rule = rule.map_or("request override", |rule| &*rule.path);
         if overflow.is_refusing {
-            tracing::warn!(rule, "the memory store is full: new keys of the rule are refused");
+            tracing::warn!(rule, "the memory store is full: new keys of the rule are rejected");
         } else {
             tracing::warn!(rule, "the memory store is full: new keys of the rule share counters");
         }
@@ -335,7 +337,7 @@ fn log_overflows(decider: &ServiceDecider) {
 async fn drain_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemetry>) {
     let mut ticks = tokio::time::interval(telemetry::DRAIN_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let names = |rule, limit| page_data::limit_name(&decider.policy(), rule, limit);
+    let names = |rule, limit| live_page_data::limit_name(&decider.policy(), rule, limit);
     loop {
         ticks.tick().await;
         telemetry.top_keys().drain(Clock::System.now(), &names);

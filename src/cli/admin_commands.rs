@@ -13,12 +13,19 @@ use super::usage_errors::DESCRIPTORS_PLACEHOLDER;
 use crate::app::{self, Failure};
 use crate::settings;
 
-/// Flags for reaching the debug port of a running service.
+/// Flag for reading from the debug port of a running service.
 #[derive(Args, Debug)]
-pub(super) struct DebugPortFlags {
+pub(super) struct DebugAddress {
     /// Address of the service's debug port
     #[arg(long, default_value = "127.0.0.1:6070", value_name = "HOST:PORT")]
-    debug: String,
+    pub(super) debug: String,
+}
+
+/// Flags for changes on the debug port of a running service.
+#[derive(Args, Debug)]
+pub(super) struct DebugPortFlags {
+    #[command(flatten)]
+    address: DebugAddress,
     /// File that contains the token, as given to the service with --debug-token-file
     #[arg(long, env = "TIDEGATE_DEBUG_TOKEN_FILE", value_name = "FILE")]
     debug_token_file: PathBuf,
@@ -32,7 +39,7 @@ impl DebugPortFlags {
 
     /// Sends a request, and returns the response.
     pub(super) fn send(&self, path: &str, parameters: &[(&str, &str)]) -> Result<String, Failure> {
-        app::post_to_debug_port(&self.debug, path, parameters, &self.debug_token_file)
+        app::post_to_debug_port(&self.address.debug, path, parameters, &self.debug_token_file)
     }
 }
 
@@ -52,7 +59,7 @@ const RESET_HELP: &str = "\
 Examples:
   tidegate reset edge api_token=t1 --debug-token-file token
 
-With Redis, this resets the counters of every replica; cached refusals on other replicas expire
+With Redis, this resets the counters of every replica; cached rejections on other replicas expire
 within a second. Without Redis, it resets one replica. Concurrency slots stay with their holders.";
 
 impl Reset {
@@ -86,9 +93,9 @@ and the other replicas are not affected. docs/DEPLOYING.md says what to watch an
 impl RehearseOutage {
     pub(super) fn run(self) -> Result<(), Failure> {
         if self.end {
-            return self.port.post("/return-to-store", &[]);
+            return self.port.post("/return-to-redis", &[]);
         }
         let seconds = self.r#for.as_secs().to_string();
-        self.port.post("/leave-store", &[("for", &*seconds)])
+        self.port.post("/leave-redis", &[("for", &*seconds)])
     }
 }

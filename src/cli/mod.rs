@@ -9,7 +9,7 @@ mod ask_client;
 mod ask_command;
 mod check_command;
 mod check_formats;
-mod drop_in;
+mod drop_in_arguments;
 mod explain_command;
 mod flags;
 mod man_command;
@@ -28,7 +28,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use tidegate_simulate::Simulate;
 
-use self::drop_in::CommandLine;
+use self::drop_in_arguments::CommandLine;
 use crate::app::{self, Failure};
 
 /// A rate limit service for Envoy and for microservices

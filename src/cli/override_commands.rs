@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, Subcommand};
 use serde_json::Value;
 
-use super::admin_commands::DebugPortFlags;
+use super::admin_commands::{DebugAddress, DebugPortFlags};
 use super::terminal;
 use super::usage_errors::DESCRIPTORS_PLACEHOLDER;
 use crate::app::{self, Failure};
@@ -37,7 +37,7 @@ enum OverrideAction {
     /// List the overrides in force
     List {
         #[command(flatten)]
-        port: ListFlags,
+        port: DebugAddress,
         /// Print one JSON object per line
         #[arg(long)]
         json: bool,
@@ -47,16 +47,8 @@ enum OverrideAction {
     /// Print the overrides in force as a file for --overrides
     Export {
         #[command(flatten)]
-        port: ListFlags,
+        port: DebugAddress,
     },
-}
-
-/// Flags for reading from the debug port.
-#[derive(Args, Debug)]
-struct ListFlags {
-    /// Address of the service's debug port
-    #[arg(long, default_value = "127.0.0.1:6070", value_name = "HOST:PORT")]
-    debug: String,
 }
 
 #[derive(Args, Debug)]
@@ -162,7 +154,7 @@ impl Override {
     }
 }
 
-impl ListFlags {
+impl DebugAddress {
     /// Lists all overrides, one per line, with the age of what the replica knows.
     fn list(&self) -> Result<String, Failure> {
         let (lines, age) = self.read_all(|item| {
@@ -231,9 +223,9 @@ pub(super) struct Switch {
     port: DebugPortFlags,
     /// Domain, or path of a rule as listed by /rlconfig
     target: String,
-    /// Override to set (shadow, allow, deny or a percentage such as 20%), or undo to delete those set
+    /// Override to set (shadow, allow, deny or a percentage such as 20%), or delete to remove those set
     to: String,
-    /// Remove the override after this time, such as 10m, or this many seconds; not with undo
+    /// Remove the override after this time, such as 10m, or this many seconds; not with delete
     #[arg(long, value_name = "DURATION", value_parser = parse_lifetime)]
     r#for: Option<Duration>,
 }
@@ -242,17 +234,17 @@ const SWITCH_HELP: &str = "\
 Examples:
   tidegate switch edge 20% --for 10m --debug-token-file token     a fifth of every limit
   tidegate switch edge.api_token shadow --debug-token-file token
-  tidegate switch edge undo --debug-token-file token
+  tidegate switch edge delete --debug-token-file token
 
-A switch is an override of a domain or a rule: see `tidegate override`. Without --for, it applies until
-it is undone.";
+Sets or deletes an override of a domain or a rule: see `tidegate override`. Without --for, it applies
+until it is deleted.";
 
 impl Switch {
     pub(super) fn run(self) -> Result<(), Failure> {
         let Switch { port, target, to, r#for } = self;
-        if to == "undo" {
+        if to == "delete" {
             return match r#for {
-                Some(_) => Err(Failure::Usage("--for: undo takes effect immediately".to_owned())),
+                Some(_) => Err(Failure::Usage("--for: delete takes effect immediately".to_owned())),
                 None => port.post("/override/delete", &[("target", &*target)]),
             };
         }
@@ -263,7 +255,7 @@ impl Switch {
         let (kind, other) = if is_scale { ("scale", "mode") } else { ("mode", "scale") };
         let optional = [(kind, Some(mode)), ("for", seconds), ("permanent", permanent)];
         let set = port.send("/override", &parameters(&target, &optional))?;
-        // One switch replaces another of the same target; usually there is none.
+        // Replaces an override of the other kind with the same target; usually there is none.
         let _ = port.send("/override/delete", &[("target", &*target), ("kind", other)]);
         terminal::print(&set)
     }

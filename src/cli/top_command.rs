@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 
+use super::admin_commands::DebugAddress;
 use super::terminal;
 use crate::app::{self, Failure};
 use crate::domain::escaped;
@@ -28,9 +29,8 @@ pub(super) struct Top {
     /// Time over which to count: the last 10 seconds, hour, or day
     #[arg(long, default_value = "now", value_parser = ["now", "last_hour", "last_day"])]
     window: String,
-    /// Address of the service's debug port
-    #[arg(long, default_value = "127.0.0.1:6070", value_name = "HOST:PORT")]
-    debug: String,
+    #[command(flatten)]
+    port: DebugAddress,
     /// Print once, also on a terminal
     #[arg(long)]
     once: bool,
@@ -51,12 +51,13 @@ impl Top {
     pub(super) fn run(self) -> Result<(), Failure> {
         let repeats = terminal::stdout_is_terminal() && !self.once && !self.json;
         loop {
-            let text = app::get_from_debug_port(&self.debug, "/top", &[("by", self.by.as_str())])?;
+            let text =
+                app::get_from_debug_port(&self.port.debug, "/top", &[("by", self.by.as_str())])?;
             if self.json {
                 return terminal::print(&text);
             }
             let report = serde_json::from_str(&text).map_err(|_| {
-                Failure::Unavailable(format!("{}: not a debug port of Tidegate", self.debug))
+                Failure::Unavailable(format!("{}: not a debug port of Tidegate", self.port.debug))
             })?;
             let table = self.format(&report);
             if !repeats {

@@ -20,14 +20,14 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tonic::metadata::{MetadataKey, MetadataValue};
 use tonic::{Code, Request, Response};
 
+use super::acknowledgement::{AckOrNack, Exchange};
 use super::backoff::{Backoff, BackoffConfig};
+use super::client_status::ControlPlaneStatus;
 use super::connection::ConnectionConfig;
 use super::discovery_response::DiscoveryResponse;
-use super::exchange::{AckOrNack, Exchange};
 use super::last_good::{LastGood, Rejection, escape_and_truncate};
 use super::messages::{AggregatedDiscoveryServiceClient, DiscoveryRequest, Node, Status};
 use super::resource::TYPE_URL;
-use super::status::ControlPlaneStatus;
 use crate::clock::Clock;
 use crate::domain::{LogLimiter, with_causes};
 use crate::policy::PolicyDefaults;

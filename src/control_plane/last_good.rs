@@ -3,7 +3,7 @@
 //! missing from the response are removed.
 //!
 //! All functions here are deterministic. Not here: the stream (`client`), sending an ACK or a NACK
-//! (`exchange`).
+//! (`acknowledgement`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use super::resource::EncodedResource;
 use crate::domain::escaped_prefix;
-use crate::policy::spec::DomainSpec;
+use crate::policy::compiled_policy::DomainSpec;
 use crate::policy::{NODES_MAX, Options, PolicyDefaults, ReadBudget, compile_resources};
 
 /// Maximum number of resources in a response. A control plane sends one resource for each listener

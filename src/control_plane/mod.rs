@@ -7,26 +7,26 @@
 //! | `connection` | settings of a connection, TLS |
 //! | `backoff` | waits between attempts to connect |
 //! | `discovery_response` | bounded decoding of a response |
-//! | `exchange` | whether to send an ACK or a NACK, and when |
+//! | `acknowledgement` | whether to send an ACK or a NACK, and when |
 //! | `last_good` | active domains after a response |
 //! | `resource`, `messages` | decoding of resources |
-//! | `status` | counters and state for metrics and the live page |
+//! | `client_status` | counters and state for metrics and the live page |
 //!
 //! Not here: compiling descriptors (`policy`), building the policy and activating it (`app`).
 
+mod acknowledgement;
 mod backoff;
 mod client;
+mod client_status;
 mod connection;
 mod discovery_response;
-mod exchange;
 mod last_good;
 mod messages;
 mod resource;
-mod status;
 
+pub use acknowledgement::{AckOrNack, Exchange};
 pub use backoff::BackoffConfig;
 pub use client::{Client, PolicyReceiver, ReadDefaults, ResponseEffect};
+pub use client_status::{ControlPlaneState, ControlPlaneStatus};
 pub use connection::{ConnectionConfig, TlsConfig};
-pub use exchange::{AckOrNack, Exchange};
 pub use last_good::{DomainUpdate, LastGood, RESOURCES_MAX, RawResource, Rejection};
-pub use status::{ControlPlaneState, ControlPlaneStatus};

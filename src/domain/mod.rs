@@ -4,9 +4,7 @@
 //! standard library.
 
 mod admission;
-mod bounds;
 mod calendar;
-mod check;
 mod decision;
 mod descriptor_text;
 mod failure_kind;
@@ -17,24 +15,24 @@ mod held_memory;
 mod histogram;
 mod http_reply;
 mod limit;
+mod limit_check;
 mod lock;
 mod log_limiter;
 mod named_enum;
 mod outcome;
 mod override_record;
 mod permissions;
+mod printable_text;
 mod repeated_counters;
 mod request;
+mod request_bounds;
 mod setting_words;
-mod text;
 mod time;
 mod trace;
 mod unreadable_callers;
 
 pub use admission::Admission;
-pub use bounds::{Bounds, CALL_WORK_MAX};
 pub use calendar::{Anchor, Calendar, CalendarWindows, WindowBounds};
-pub use check::{Accounting, Call, Check, CounterKey, Holder, HolderToken, Op, OwnedCall, Role};
 pub use decision::{
     CheckEvent, Code, Decision, DetailedCheck, HoldId, InvalidReason, KeyEvent, LimitedBy,
     LossCause, LostBill, Mark, NearEvent, NoLimitReason, Observer, RpcOutcome, RuleId, Status,
@@ -53,6 +51,9 @@ pub use limit::{
     Algorithm, Bucket, Charge, Concurrency, FixedWindow, Hybrid, Limit, OnStoreFailure, Rate,
     Refill, Reserve, SlidingLog, SlidingWindow, Unit, Window,
 };
+pub use limit_check::{
+    Accounting, Call, Check, CounterKey, Holder, HolderToken, Op, OwnedCall, Role,
+};
 pub use lock::Lock;
 pub use log_limiter::{LogLimiter, SuppressedLines};
 pub(crate) use named_enum::named_enum;
@@ -65,13 +66,14 @@ pub use override_record::{
     RECORDS_MAX, TOMBSTONE_LIFETIME,
 };
 pub use permissions::{CounterAccess, DomainGrant, Permissions};
+pub use printable_text::{
+    escaped, escaped_bytes, escaped_prefix, nearest_word, needs_escape, truncate_utf8, with_causes,
+};
 pub use repeated_counters::RepeatedCounters;
 pub use request::{Descriptor, Entry, HoldRequest, Override, Request};
+pub use request_bounds::{Bounds, CALL_WORK_MAX};
 pub use setting_words::{
     LineFormat, OtlpProtocol, ResetFormat, RetryAfterFormat, ValueDisplay, Verbosity,
-};
-pub use text::{
-    escaped, escaped_bytes, escaped_prefix, nearest_word, needs_escape, truncate_utf8, with_causes,
 };
 pub use time::{Hits, Micros};
 pub use trace::{NodeCall, Trace, TraceParent, TraceRecord, TracedDecision};

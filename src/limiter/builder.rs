@@ -65,7 +65,7 @@ impl LimiterBuilder {
     }
 
     /// Sets the maximum number of counters in the memory of this process, from 1,024 to
-    /// 1,000,000,000 (default 1,000,000). A counter takes up to 60 bytes. Every 48 bytes of a
+    /// 1,000,000,000 (default 1,000,000). A counter takes up to 64 bytes. Every 48 bytes of a
     /// sliding log, of concurrency slots, or of a hybrid counter count as another counter.
     ///
     /// An eighth of the maximum is reserved for shared counters. When the rest is in use, a rule gets

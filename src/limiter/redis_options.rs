@@ -18,7 +18,7 @@ use crate::store::redis::client::config::{
 use crate::store::redis::script::keys::{Prefix, key_format};
 use crate::tls::ClientCertificates;
 
-/// Allowed range of the time that a call may wait for Redis. The setting `--store-budget` has the
+/// Allowed range of the time that a call may wait for Redis. The setting `--redis-budget` has the
 /// same range.
 const BUDGET_RANGE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);
 

@@ -3,13 +3,14 @@
 //! | directory | contents |
 //! |---|---|
 //! | `syntax` | YAML with source positions, resources of a control plane, the keyword table |
-//! | `compile` | parsed YAML to [`spec`]: descriptors, limits, tiers, calendars, warnings |
-//! | `lookup` | [`spec`] to the tree that requests are matched against, counter keys |
+//! | `compile` | parsed YAML to [`compiled_policy`]: descriptors, limits, tiers, calendars, warnings |
+//! | `lookup` | [`compiled_policy`] to the tree that requests are matched against, counter keys |
 //! | `show` | explanations of a match, and listings of the active policy |
 //!
 //! Not here: reading and watching files (`app`), counting (`store`), decisions (`decide`).
 
 mod compile;
+pub mod compiled_policy;
 mod diagnostic;
 mod excerpt;
 mod lookup;
@@ -19,13 +20,13 @@ mod override_json;
 mod read_budget;
 mod show;
 mod source;
-pub mod spec;
 mod syntax;
 mod time_zone;
 mod words;
 
 pub use compile::policy_defaults::PolicyDefaults;
 pub use compile::{CompiledPolicy, compile, compile_resources};
+pub use compiled_policy::WINDOW_MAX;
 pub use diagnostic::{Diagnostic, DiagnosticKind, Diagnostics};
 pub use excerpt::Excerpt;
 pub use lookup::counter_key::{Secret, key_text};
@@ -44,7 +45,6 @@ pub use show::explain::{
 #[cfg(feature = "server")]
 pub use show::view::{ClassView, LimitView, RuleView, TiersView};
 pub use source::{FILE_BYTES_CEILING, FILE_BYTES_MAX, Options, Source, TOTAL_BYTES_MAX};
-pub use spec::WINDOW_MAX;
 pub use syntax::json_schema::schema;
 pub use syntax::resource::{
     DescriptorFields, DomainDefaults, LimitFields, Resource, ResourceWriter,

@@ -4,9 +4,9 @@
 //! Not here: reading files from disk (`app`), parsing YAML (`syntax::document`), the resources of a
 //! control plane (`syntax::resource`).
 
+use super::compiled_policy::SoftLimit;
 use super::diagnostic::{Diagnostic, DiagnosticKind, Span, quoted};
 use super::excerpt::LineIndex;
-use super::spec::SoftLimit;
 use crate::domain::{Bounds, Charge};
 
 /// Name and content of one policy file.

@@ -2,7 +2,7 @@
 //! keyword table, the reader, and the listings take them from here.
 
 use crate::domain::{Accounting, Charge, OnStoreFailure, Unit, named_enum};
-use crate::policy::spec::{EmptySegments, RequestPart, TierMethod};
+use crate::policy::compiled_policy::{EmptySegments, RequestPart, TierMethod};
 
 /// Type of a key that accepts one of several words.
 pub(crate) trait Word: Copy + 'static {

@@ -96,7 +96,7 @@ struct CachedRefusal {
     cached_at: Micros,
     /// Whether this is the first refusal of a counter whose refusals may be transient. If so, it is
     /// cached only for [`TRANSIENT_TTL`].
-    is_first_refusal: bool,
+    is_first_rejection: bool,
     /// Time at which the entry becomes stale. From then on, one call may check with the store
     /// again, which makes the entry fresh until the store's answer can be expected.
     stale_at: Micros,
@@ -118,7 +118,7 @@ impl Known for CachedRefusal {
 
     fn is_useful(&self, now: Micros) -> bool {
         self.expires_at > now
-            || self.is_first_refusal && self.cached_at <= now && now < self.retry_at
+            || self.is_first_rejection && self.cached_at <= now && now < self.retry_at
     }
 
     fn stale_at(&self) -> Micros {
@@ -335,7 +335,7 @@ impl RefusalCache {
         let old =
             set.get(&key).copied().filter(|old| old.cached_at <= latest && now < old.retry_at);
         let is_repeated = old.is_some_and(|old| {
-            !old.is_first_refusal || now >= old.cached_at.saturating_add(TRANSIENT_TTL)
+            !old.is_first_rejection || now >= old.cached_at.saturating_add(TRANSIENT_TTL)
         });
         let is_first = !is_repeated && is_transient();
         let ttl = if is_first { TRANSIENT_TTL } else { TTL_MAX };
@@ -351,7 +351,7 @@ impl RefusalCache {
         };
         let refusal = CachedRefusal {
             cached_at: now,
-            is_first_refusal: is_first,
+            is_first_rejection: is_first,
             stale_at,
             revalidated_at: ahead.map_or(Micros::ZERO, |old| old.revalidated_at),
             expires_at: expires,

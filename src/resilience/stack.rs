@@ -29,7 +29,7 @@ use super::refusal_cache::RefusalCache;
 use super::stack_stats::StackStats;
 use crate::clock::Clock;
 use crate::domain::{
-    Answers, Call, ExecutionStatus, FailureKind, LateFate, Micros, Receipt, Source,
+    Answers, Call, ExecutionStatus, FailureKind, LateFate, Lock, Micros, Receipt, Source,
 };
 use crate::store::delivery::unanswered;
 use crate::store::owned_tasks::OwnedTasks;
@@ -66,6 +66,8 @@ pub struct Stack<S, L> {
     budget: Duration,
     /// Whether an operator has disabled the remote store, to rehearse an outage.
     is_store_disabled: AtomicBool,
+    /// End of the rehearsal, if there is one with an end.
+    disabled_until: Lock<Option<Instant>>,
     pub(super) refusals: RefusalCache,
     prepaid: Arc<PrepaidHits<S>>,
     pub(super) outages: OutageTracker,
@@ -177,6 +179,7 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
             ledger: Ledger::new(local, replicas, Arc::clone(&stats)),
             budget: budget.min(BUDGET_MAX),
             is_store_disabled: AtomicBool::new(false),
+            disabled_until: Lock::default(),
             refusals: RefusalCache::new(refusal_cache),
             prepaid,
             outages: OutageTracker::new(clock),
@@ -202,9 +205,22 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
         &self.ledger.local
     }
 
-    /// Disables the remote store, to rehearse an outage, or enables it again.
-    pub fn set_store_disabled(&self, is_disabled: bool) {
-        self.is_store_disabled.store(is_disabled, Ordering::Relaxed);
+    /// Disables the remote store, to rehearse an outage, until [`enable_store`](Self::enable_store) is
+    /// called. With `until`, [`is_rehearsal_over`](Self::is_rehearsal_over) then says when to call it.
+    pub fn disable_store(&self, until: Option<Instant>) {
+        *self.disabled_until.lock() = until;
+        self.is_store_disabled.store(true, Ordering::Relaxed);
+    }
+
+    /// Enables the remote store again.
+    pub fn enable_store(&self) {
+        *self.disabled_until.lock() = None;
+        self.is_store_disabled.store(false, Ordering::Relaxed);
+    }
+
+    /// Returns whether the time for which the remote store is disabled is over.
+    pub fn is_rehearsal_over(&self, now: Instant) -> bool {
+        self.disabled_until.lock().is_some_and(|until| until <= now)
     }
 
     /// Returns whether an operator has disabled the remote store.

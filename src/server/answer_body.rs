@@ -13,7 +13,7 @@ use hyper::body::{Frame, SizeHint};
 use tonic::Status;
 use tonic::body::Body;
 
-use super::server_limits::WAITING_CALL_BYTES;
+use super::server_bounds::WAITING_CALL_BYTES;
 use crate::domain::Hold;
 
 /// Body of an answer, and the memory that its call holds.

@@ -36,7 +36,7 @@ use super::overload::Overload;
 use super::preface::{self, PrefaceStream};
 use super::rls_service::Decide;
 use super::router::{ReceiveLimits, RouteMatch, Router};
-use super::server_limits::{
+use super::server_bounds::{
     CALL_WINDOW_BYTES, DECIDED_CALL_BYTES, REFLECTION_CALL_BYTES, ROOM_YIELDS_MAX,
     STREAMS_ACCEPTED_MIN, ServerLimits, WAITING_CALL_BYTES,
 };

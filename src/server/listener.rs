@@ -26,7 +26,7 @@ use super::connection_stats::ConnectionStats;
 use super::overload::Overload;
 use super::rls_service::Decide;
 use super::router::Router;
-use super::server_limits::ServerLimits;
+use super::server_bounds::ServerLimits;
 use super::tls::Tls;
 use super::workers::{IdleWorkers, Workers};
 use crate::clock::Clock;

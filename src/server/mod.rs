@@ -15,7 +15,7 @@
 //! | `rls_service`, `health` | the rate limit service and the health service |
 //! | `limits_service` | `tidegate.v1.Limits`: batches, single counters, overrides |
 //! | `connection_registry` | tracks open connections; selects the longest idle one to close when full |
-//! | `server_limits`, `connection_stats` | limits on connections, and their metrics |
+//! | `server_bounds`, `connection_stats` | limits on connections, and their metrics |
 
 mod answer_body;
 mod authz;
@@ -35,7 +35,7 @@ mod preface;
 mod receive;
 mod rls_service;
 mod router;
-mod server_limits;
+mod server_bounds;
 mod tls;
 mod workers;
 
@@ -46,5 +46,5 @@ pub(crate) use limits_service::{BatchDecisions, OverrideControl, OverridePage};
 pub use listener::{Address, Drain, DrainingListener, ListenSettings, Listener};
 pub use rls_service::{DEADLINE_MIN, Decide, RlsService, SERVICE_NAME};
 pub use router::Router;
-pub use server_limits::ServerLimits;
+pub use server_bounds::ServerLimits;
 pub use tls::{Tls, TlsMaterial};

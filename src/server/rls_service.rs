@@ -353,7 +353,7 @@ impl<D: Decide> RlsService<D> {
     /// too many checks, also counts it as invalid.
     pub(super) fn reject_undecided(&self, error: DecideError) -> Status {
         match error {
-            DecideError::Unavailable => Status::unavailable("the store gave no answer in time"),
+            DecideError::Unavailable => Status::unavailable("Redis did not answer in time"),
             DecideError::TooManyChecks { checks_max, in_batch } => {
                 self.count_invalid(InvalidReason::Checks);
                 Status::invalid_argument(if in_batch {

@@ -7,9 +7,9 @@
 
 mod cross_checks;
 mod domain_grants;
-mod drop_in;
+mod drop_in_mode;
+mod foreign_names;
 mod notices;
-mod other_names;
 mod otlp_settings;
 mod precedence;
 mod redis_settings;
@@ -19,9 +19,9 @@ mod setting_row;
 mod table;
 mod value_types;
 
-pub use drop_in::DropIn;
+pub use drop_in_mode::DropIn;
+pub use foreign_names::find_similar_name;
 pub use notices::{Notice, NoticeKind, find_notices};
-pub use other_names::find_similar_name;
 pub use otlp_settings::{OtlpSettings, TraceSampler};
 pub use precedence::{SettingValue, Sources, TextMap, report};
 pub use redis_settings::{RedisLogin, RedisSettings, parse_login};

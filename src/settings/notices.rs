@@ -6,8 +6,8 @@
 
 use std::net::IpAddr;
 
-use super::drop_in::DropIn;
-use super::other_names::find_own_name;
+use super::drop_in_mode::DropIn;
+use super::foreign_names::find_own_name;
 use super::precedence::{TextMap, is_service_link};
 use super::redis_settings::{is_redis_url, redis_advice};
 use super::setting_row::SettingRow;

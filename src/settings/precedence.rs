@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::drop_in::DropIn;
-use super::other_names::find_similar_name;
+use super::drop_in_mode::DropIn;
+use super::foreign_names::find_similar_name;
 use super::server_url::{HIDDEN, hide_secrets};
 use super::setting_error::{Origin, SettingError};
 use super::setting_row::{Redaction, SettingRow};

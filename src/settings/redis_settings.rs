@@ -40,7 +40,7 @@ const REDIS_ADVICE: [(&[&str], &str); 6] = [
         "set REDIS_TYPE=sentinel and REDIS_URL=MASTER,HOST:PORT,HOST:PORT",
     ),
     (&["TLS", "SSL", "SSLMODE"], "set REDIS_TLS=true, or write rediss:// in REDIS_URL"),
-    (&["TIMEOUT"], "set REDIS_TIMEOUT (to connect) and --store-budget (for a call)"),
+    (&["TIMEOUT"], "set REDIS_TIMEOUT (to connect) and --redis-budget (for a call)"),
     (
         &[
             "HOST", "HOSTNAME", "HOSTS", "PORT", "ADDR", "ADDRESS", "URL", "URI", "ENDPOINT",

@@ -1,6 +1,6 @@
 //! Row of the settings table.
 
-use super::drop_in::DROP_IN_DEFAULTS;
+use super::drop_in_mode::DROP_IN_DEFAULTS;
 
 /// Redaction of a setting's value in `--print-settings` and in errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -221,9 +221,9 @@ settings! {
     /// File with the key secret.
     key_secret_file "key-secret-file" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, [];
     /// Maximum time that a call waits for Redis; at most four fifths of the call's deadline.
-    store_budget "store-budget" ["DURATION"]: Duration = "100ms", duration_parser(1, 60_000), Plain, [];
+    redis_budget "redis-budget" ["DURATION"]: Duration = "100ms", duration_parser(1, 60_000), Plain, [];
     /// Exit if Redis is not reached within ten seconds of startup.
-    require_store "require-store" ["true|false"]: bool = "false", parse_flag, Plain, [];
+    require_redis "require-redis" ["true|false"]: bool = "false", parse_flag, Plain, [];
     /// Number of replicas; while Redis is down, each enforces its share of the limits, and each
     /// prepays at most its share of the hits. If empty, replicas count each other in Redis.
     replicas "replicas" ["NUMBER"]: Option<u32> = "", parse_replicas, Plain, [];
@@ -231,7 +231,7 @@ settings! {
     cache_key_prefix "cache-key-prefix" ["PREFIX"]: String = "", parse_key_prefix, Plain, ["CACHE_KEY_PREFIX"];
     /// Cache rejections and repeat them without asking Redis until their retry-after time has
     /// passed, for at most one second.
-    refusal_cache "refusal-cache" ["true|false"]: bool = "true", parse_flag, Plain, [];
+    rejection_cache "rejection-cache" ["true|false"]: bool = "true", parse_flag, Plain, [];
 
     section "Redis";
     /// Address of Redis: host:port, redis://, rediss://, or a Unix socket; for sentinel and
@@ -259,7 +259,7 @@ settings! {
     redis_tls_skip_hostname_verification "redis-tls-skip-hostname-verification" ["true|false"]: bool = "false", parse_flag, Plain, ["REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"];
     /// Number of connections to each Redis server; calls share them, so a few are enough.
     redis_pool_size "redis-pool-size" ["NUMBER"]: usize = "2", number_parser(1, 1_024), Plain, ["REDIS_POOL_SIZE"];
-    /// Timeout for connecting to Redis; the timeout for calls is --store-budget.
+    /// Timeout for connecting to Redis; the timeout for calls is --redis-budget.
     redis_timeout "redis-timeout" ["DURATION"]: Duration = "1s", duration_parser(10, 60_000), Plain, ["REDIS_TIMEOUT"];
 
     section "Decisions and responses";
@@ -293,7 +293,7 @@ settings! {
     /// sent.
     limit_name_header "limit-name-header" ["NAME"]: String = "", parse_text, Plain, [];
     /// Send a JSON body with rejections for which the policy has none.
-    refusal_body "refusal-body" ["true|false"]: bool = "false", parse_flag, Plain, [];
+    rejection_body "rejection-body" ["true|false"]: bool = "false", parse_flag, Plain, [];
     /// Add dynamic metadata in the format of envoyproxy/ratelimit.
     response_dynamic_metadata "response-dynamic-metadata" ["true|false"]: bool = "false", parse_flag, Plain, ["RESPONSE_DYNAMIC_METADATA"];
 

@@ -77,7 +77,7 @@ pub(super) fn keyword_parser<T: Copy>(
 }
 
 named_enum! {
-    /// Switch that turns a feature on or off, or lets other settings decide.
+    /// Setting that turns a feature on or off, or lets other settings decide.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum OnOff {
         /// Other settings decide whether the feature is on.

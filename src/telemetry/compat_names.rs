@@ -8,20 +8,15 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::iter;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::DescriptorEncoder;
 
 use super::counters::{ProcessTotals, Telemetry};
 use super::hit_counts::HitCounts;
 use super::metric::{
-    MetricFamily, MetricSink, MetricSource, MetricUnit, MetricValue, emit_rows, emit_series,
-    emit_table, histogram, metrics, unsuffixed_counter as counter,
+    MetricFamily, MetricSink, MetricUnit, MetricValue, emit_rows, emit_series, emit_single,
+    emit_table, gauge, histogram, metrics, unsuffixed_counter as counter,
 };
-use super::prometheus_writer::PrometheusWriter;
-use super::rule_rows::OVERRIDES_PATH;
+use super::rule_metric_rows::OVERRIDES_PATH;
 use crate::domain::RpcOutcome;
 
 /// Name prefix of the metric families with one series per rule.
@@ -44,7 +39,7 @@ const RESPONSE_TIME: MetricFamily =
         .with_labels(&["grpc_method"]);
 const ERRORS: MetricFamily = counter(
     "ratelimit_service_should_rate_limit_error",
-    "Calls without a decision: `redis_error` without an answer of the store, else `service_error`",
+    "Calls without a decision: `redis_error` without an answer from Redis, else `service_error`",
 )
 .with_labels(&["err_type"]);
 
@@ -57,27 +52,10 @@ metrics! { POLICY_LOADS []: Telemetry,
     counter "ratelimit_service_config_load_error" "Failed policy reloads", |telemetry| telemetry.load_errors.load(Relaxed);
 }
 
-/// Prometheus collector that encodes Tidegate's counters under the names of envoyproxy/ratelimit.
-pub(super) struct CompatMetrics {
-    pub(super) telemetry: Arc<Telemetry>,
-    /// Source of the process's memory metrics and of `go_memstats_gc_cpu_fraction`, which
-    /// envoyproxy/ratelimit also exports.
-    pub(super) process: MetricSource,
-}
-
-impl fmt::Debug for CompatMetrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CompatMetrics").finish_non_exhaustive()
-    }
-}
-
-impl Collector for CompatMetrics {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut writer = PrometheusWriter(&mut encoder);
-        self.telemetry.emit_ratelimit_names(&mut writer)?;
-        (self.process)(&mut writer)
-    }
-}
+/// Fraction of CPU time that a Go process spends on garbage collection. Reported because Envoy
+/// Gateway's dashboard has a panel for this metric.
+const GC_CPU: MetricFamily =
+    gauge("go_memstats_gc_cpu_fraction", "Always 0, because there is no garbage collector");
 
 impl Telemetry {
     /// Returns the statistics that envoyproxy/ratelimit sends to statsd, one `name: value` per
@@ -138,7 +116,8 @@ impl Telemetry {
             errors.map(|(kind, calls)| ([("err_type", kind)], calls)).into_iter(),
         )?;
         emit_table(sink, PROCESS_METRICS, &totals)?;
-        emit_table(sink, POLICY_LOADS, self)
+        emit_table(sink, POLICY_LOADS, self)?;
+        emit_single(sink, &GC_CPU, 0)
     }
 }
 
@@ -198,6 +177,7 @@ fn ipv4_length(text: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
     use super::*;
@@ -245,9 +225,8 @@ mod tests {
                 telemetry.on_response(outcome, Duration::from_micros(1));
             }
         }
-        let process: MetricSource = Box::new(|_| Ok(()));
         let metrics = Arc::new(AllMetrics::new(Arc::clone(&telemetry), Vec::new()));
-        let page = MetricsPage::new(metrics).with_ratelimit_names(telemetry, process);
+        let page = MetricsPage::new(metrics).with_ratelimit_names(telemetry);
         let page = page.plain_text().unwrap();
         for line in [
             r#"ratelimit_service_should_rate_limit_error{err_type="redis_error"} 8"#,

@@ -9,8 +9,8 @@
 //! |---|---|
 //! | `calls_without_limit` | calls to which no limit applies: counters, and their summary in the log |
 //! | `counters`, `rule_counters`, `hit_counts` | the counters of the process and of each rule |
-//! | `detailed_counters`, `rule_rows` | counters by request values; rows of the per-rule metrics |
-//! | `metric`, `families`, `compat_names` | metric families of Tidegate and envoyproxy/ratelimit |
+//! | `detailed_counters`, `rule_metric_rows` | counters by request values; rows of the per-rule metrics |
+//! | `metric`, `decision_metrics`, `compat_names` | metric families of Tidegate and envoyproxy/ratelimit |
 //! | `prometheus`, `prometheus_writer` | the metrics page |
 //! | [`otlp`], `otlp_metrics` | export of traces and metrics, sampling |
 //! | `top_keys` | keys of each limit that are rejected most, use most, or are near the limit |
@@ -21,8 +21,8 @@
 mod calls_without_limit;
 mod compat_names;
 mod counters;
+mod decision_metrics;
 mod detailed_counters;
-mod families;
 mod history;
 mod hit_counts;
 mod logging;
@@ -36,7 +36,7 @@ mod prometheus_writer;
 mod recent_latency;
 mod refusal_log;
 mod rule_counters;
-mod rule_rows;
+mod rule_metric_rows;
 mod snapshot;
 mod top_keys;
 

@@ -10,7 +10,6 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 
-use super::compat_names::CompatMetrics;
 use super::counters::Telemetry;
 use super::metric::{MetricSink, MetricSource};
 use super::prometheus_writer::PrometheusWriter;
@@ -20,7 +19,7 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 /// Media type of the older Prometheus text format.
 pub const CONTENT_TYPE_PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Prefix of all metric names except those of envoyproxy/ratelimit.
+/// Prefix of all metric names except those of the process and of envoyproxy/ratelimit.
 pub(super) const METRIC_PREFIX: &str = "tidegate";
 
 /// All metrics of the process, for both scrapes and OTLP exports.
@@ -60,7 +59,7 @@ pub struct MetricsPage {
 }
 
 impl MetricsPage {
-    /// Creates a page with these metrics. All their names start with `tidegate_`.
+    /// Creates a page with these metrics. Adds the prefix `tidegate_` to their names.
     pub fn new(metrics: Arc<AllMetrics>) -> Self {
         let mut registry = Registry::default();
         registry
@@ -69,17 +68,18 @@ impl MetricsPage {
         MetricsPage { registry, has_ratelimit_names: false }
     }
 
-    /// Adds the decision counters under the metric names of envoyproxy/ratelimit, and the memory
-    /// and garbage collection metrics from `process`. None of these names starts with `tidegate_`.
+    /// Adds the metrics of a source, whose names get no prefix.
     #[must_use]
-    pub fn with_ratelimit_names(
-        mut self,
-        telemetry: Arc<Telemetry>,
-        process: MetricSource,
-    ) -> Self {
-        self.registry.register_collector(Box::new(CompatMetrics { telemetry, process }));
-        self.has_ratelimit_names = true;
+    pub fn with_source(mut self, source: MetricSource) -> Self {
+        self.registry.register_collector(Box::new(UnprefixedMetrics(source)));
         self
+    }
+
+    /// Adds the decision counters under the metric names of envoyproxy/ratelimit.
+    #[must_use]
+    pub fn with_ratelimit_names(mut self, telemetry: Arc<Telemetry>) -> Self {
+        self.has_ratelimit_names = true;
+        self.with_source(Box::new(move |sink| telemetry.emit_ratelimit_names(sink)))
     }
 
     /// Returns whether the page has metrics under the names of envoyproxy/ratelimit. These names
@@ -120,6 +120,21 @@ struct PrefixedMetrics(Arc<AllMetrics>);
 impl Collector for PrefixedMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.0.emit(&mut PrometheusWriter(&mut encoder))
+    }
+}
+
+/// Prometheus collector that encodes the metrics of a source without a prefix.
+struct UnprefixedMetrics(MetricSource);
+
+impl fmt::Debug for UnprefixedMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("UnprefixedMetrics")
+    }
+}
+
+impl Collector for UnprefixedMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        (self.0)(&mut PrometheusWriter(&mut encoder))
     }
 }
 

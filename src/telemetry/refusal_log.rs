@@ -53,17 +53,15 @@ impl RefusalLog {
     /// Logs the recorded call, if any, and lets the next rejected call be recorded. `refused` is
     /// the total number of rejected calls since the process started.
     pub(super) fn write(&self, refused: u64, rules: &RuleTables) {
-        let Some((refusal, refusals)) = self.take(refused) else { return };
+        let Some((refusal, rejections)) = self.take(refused) else { return };
         let LoggedRefusal { rule, limit, source, retry_after_ms } = refusal;
         let counters = rule.and_then(|rule| rules.get(rule));
         // A rule with `detailed_metric` is counted by its values, and has no count of its own.
-        let rule_refusals =
+        let rule_rejections =
             counters.map(RuleCounters::refused_since_logged).filter(|refused| *refused > 0);
         let name = rule.and_then(|rule| rules.name(rule));
-        let (domain, rule) = match name {
-            Some(name) => (Some(&*name.domain), &*name.path),
-            None => (None, "request override"),
-        };
+        let (domain, rule) = name.map(|name| (&*name.domain, &*name.path)).unzip();
+        let rule = rule.unwrap_or("request override");
         let source = source.as_str();
         tracing::info!(
             domain,
@@ -71,9 +69,9 @@ impl RefusalLog {
             limit,
             source,
             retry_after_ms,
-            rule_refusals,
-            refusals,
-            "a call was refused"
+            rule_rejections,
+            rejections,
+            "a call was rejected"
         );
     }
 

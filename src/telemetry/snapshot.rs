@@ -1,4 +1,4 @@
-//! Snapshot of the counters as plain numbers, from which `app::rates` computes the rates on the
+//! Snapshot of the counters as plain numbers, from which `app::request_rates` computes the rates on the
 //! live page.
 
 use std::cmp::Reverse;

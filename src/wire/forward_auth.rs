@@ -13,7 +13,7 @@ use prost::Message as _;
 use super::messages::rate_limit_descriptor::Entry;
 use super::messages::{RateLimitDescriptor, RateLimitRequest};
 use super::normal_form::{group_address, normalize_host, normalize_path};
-use crate::policy::spec::{HttpEntry, HttpMapping, HttpSource, RequestPart};
+use crate::policy::compiled_policy::{HttpEntry, HttpMapping, HttpSource, RequestPart};
 
 /// Header with the method of the client's request. NGINX and HAProxy send `x-forwarded-*` headers
 /// only if configured; Caddy and Traefik always send them.

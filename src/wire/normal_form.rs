@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use crate::policy::spec::EmptySegments;
+use crate::policy::compiled_policy::EmptySegments;
 
 /// Escape of NUL. Servers written in C end the path there.
 const NUL_ESCAPE: &[u8] = b"%00";

@@ -1,14 +1,14 @@
 //! Response body of a rejection: the body that the policy defines for the rule or its domain. If
 //! the policy defines none, the default JSON body is used, provided that it is enabled.
 //!
-//! Not here: reading the text from the policy (`policy::compile::body`).
+//! Not here: reading the text from the policy (`policy::compile::response_body`).
 
 use super::messages::HeaderValue;
 use super::response_config::ResponseConfig;
 use super::response_headers::{RetryWait, build_header, limit_name, percent_encode};
 use crate::domain::{LimitedBy, OnStoreFailure, Source};
 use crate::policy::Rule;
-use crate::policy::spec::{LimitSpec, is_json};
+use crate::policy::compiled_policy::{LimitSpec, is_json};
 
 /// Maximum size of a response body in bytes, after its placeholders are replaced. Envoy buffers
 /// the body of every rejected request, and an attack causes many rejections.

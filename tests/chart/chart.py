@@ -26,7 +26,7 @@ PROGRAM = pathlib.Path(os.environ.get("TIDEGATE", DEBUG / "tidegate")).resolve()
 
 RELEASE, NAMESPACE = "edge", "limits"
 IMAGE = {"image": {"repository": "registry.example.com/tidegate"}}
-METRIC = re.compile(r"\btidegate_[a-z_]+")
+METRIC = re.compile(r"(?<![:\w])tidegate_[a-z_]+")
 # Only a broken test ever waits this long.
 PATIENCE_SECONDS = 30
 

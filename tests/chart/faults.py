@@ -111,7 +111,7 @@ def away(stack):
     return Seen(recording, summary="100% of the decisions are made without Redis")
 
 
-@fault_of("TidegateReloadRefused", within=1)
+@fault_of("TidegateReloadRejected", within=1)
 def broken_policy(stack):
     """A policy with a fault arrives, and is rolled back an hour later."""
     recording = stack.enter_context(Recording(embedded()))
@@ -140,7 +140,7 @@ def steady(recording, refused):
         replica.ask(client(f"calm-{recording.minutes}-{number}"))
 
 
-@fault_of("TidegateRefusalsJumped", within=10)
+@fault_of("TidegateRejectionsJumped", within=10)
 def clients_flood(stack):
     """One hit in fifty is refused, then half of them: a client that does not stop."""
     recording = stack.enter_context(Recording(embedded()))
@@ -315,10 +315,10 @@ def certificate_expires(stack):
     recording = stack.enter_context(Recording(values))
     replica = recording.replicas[0]
     recording.healthy(CALM)
-    end = replica.figure("tidegate_certificate_expires_seconds")
+    end = replica.figure("tidegate_certificate_expiry_timestamp_seconds")
     certificate(directory, days=3)
     recording.breaks()
-    recording.until("it is in force", lambda: replica.figure("tidegate_certificate_expires_seconds") < end)
+    recording.until("it is in force", lambda: replica.figure("tidegate_certificate_expiry_timestamp_seconds") < end)
     recording.pass_minutes(15)
     return Seen(recording)
 
@@ -336,20 +336,26 @@ def rolled_with_shadow_mode(stack):
     return Seen(recording, summary="Global shadow mode is on, so no call is rejected")
 
 
-@fault_of("TidegateOverridesInForce", within=12)
-def overridden(stack):
-    """Somebody sets an override, and forgets it."""
+def changed_by_hand(stack, values, metric, *command):
+    """A replica on which an operator's command has made the metric 1."""
     token = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())) / "token"
     token.write_text("t")
     more = {"TIDEGATE_DEBUG_TOKEN_FILE": str(token)}
-    recording = stack.enter_context(Recording(embedded({"prometheusRule": {"overridesFor": "10m"}}), more=more))
+    recording = stack.enter_context(Recording(embedded(values), more=more))
     replica = recording.replicas[0]
     recording.healthy(CALM)
-    port = f"127.0.0.1:{replica.ports['DEBUG_PORT']}"
-    ran = chart.program("switch", "edge.client", "shadow", "--for", "24h", "--debug", port, environment=more)
+    ran = chart.program(*command, "--debug", f"127.0.0.1:{replica.ports['DEBUG_PORT']}", environment=more)
     assert ran.returncode == 0, ran.stderr
     recording.breaks()
-    recording.until("it is told", lambda: replica.figure("tidegate_overrides") == 1)
+    recording.until("it is told", lambda: replica.figure(metric) == 1)
+    return recording
+
+
+@fault_of("TidegateOverridesInForce", within=12)
+def overridden(stack):
+    """Somebody sets an override, and forgets it."""
+    recording = changed_by_hand(stack, {"prometheusRule": {"overridesFor": "10m"}}, "tidegate_overrides",
+                                "switch", "edge.client", "shadow", "--for", "24h")
     recording.pass_minutes(15)
     return Seen(recording, summary="1 overrides are in force")
 
@@ -357,18 +363,8 @@ def overridden(stack):
 @fault_of("TidegateOverridesPermanent", within=62)
 def overridden_for_good(stack):
     """Somebody sets an override without an end."""
-    token = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory())) / "token"
-    token.write_text("t")
-    more = {"TIDEGATE_DEBUG_TOKEN_FILE": str(token)}
-    recording = stack.enter_context(Recording(embedded(), more=more))
-    replica = recording.replicas[0]
-    recording.healthy(CALM)
-    port = f"127.0.0.1:{replica.ports['DEBUG_PORT']}"
-    ran = chart.program("override", "set", "edge", "client=ann", "--limit", "5", "--permanent", "--reason", "T-42", "--by", "ann",
-                        "--debug", port, environment=more)
-    assert ran.returncode == 0, ran.stderr
-    recording.breaks()
-    recording.until("it is told", lambda: replica.figure("tidegate_overrides_permanent") == 1)
+    recording = changed_by_hand(stack, {}, "tidegate_overrides_permanent", "override", "set", "edge", "client=ann",
+                                "--limit", "5", "--permanent", "--reason", "T-42", "--by", "ann")
     recording.pass_minutes(65)
     return Seen(recording, summary="1 overrides never end")
 

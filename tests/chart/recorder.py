@@ -23,7 +23,7 @@ descriptors:
 """
 RULE = {"domain": "edge", "rule": "edge.client"}
 # Metrics whose values are times. Recordings begin at the epoch, as promtool's time does.
-TIMES = {"tidegate_certificate_expires_seconds"}
+TIMES = {"tidegate_certificate_expiry_timestamp_seconds"}
 
 
 def embedded(more=None):

@@ -191,7 +191,7 @@ class Pods(unittest.TestCase):
                         told = asked("-a", secret, "--no-auth-warning", "CONFIG", "GET", name)
                         self.assertEqual(told, f"{name}\n{value}".strip())
                     more = {"TIDEGATE_REDIS_URL": f"127.0.0.1:{port}", "TIDEGATE_REDIS_AUTH_FILE": str(auth),
-                            "TIDEGATE_REQUIRE_STORE": "true"}
+                            "TIDEGATE_REQUIRE_REDIS": "true"}
                     with chart.Running(objects, more) as running:
                         ran = chart.program("ask", f"127.0.0.1:{running.ports['GRPC_PORT']}", "edge", "remote_address=192.0.2.1")
                         self.assertIn("49 left", ran.stdout)

@@ -66,7 +66,7 @@ class Program(unittest.TestCase):
         asked = set(chart.METRIC.findall(yaml.safe_dump(rules)))
         asked |= set(chart.METRIC.findall(dashboard))
         # Those of TLS and of a control plane are in the recordings of their alerts.
-        exist |= {"tidegate_certificate_expires_seconds", "tidegate_xds_connected"}
+        exist |= {"tidegate_certificate_expiry_timestamp_seconds", "tidegate_xds_connected"}
         self.assertGreater(len(asked), 10)
         self.assertEqual(asked - exist, set())
 
@@ -130,4 +130,4 @@ class Program(unittest.TestCase):
                     if command.startswith("try "):
                         self.assertIn('"code":"OK"', said)
                     if command == "now":
-                        self.assertIn("refused_per_second", said)
+                        self.assertIn("rejected_per_second", said)

@@ -81,7 +81,7 @@ class Prometheus(unittest.TestCase):
                 f'tidegate_redis_keys_without_expiry{{{node}}}': 0,
                 f'tidegate_redis_breakers_open{{{node}}}': 0,
                 f'count(tidegate_redis_wait_seconds_bucket{{{node},le="0.006"}})': 1,
-                'count(rate_limited_requests_total)': 2,
+                'count(pod:rate_limited_requests:sum)': 2,
                 'count(ALERTS{alertname="TidegateNoReplica"}) or vector(0)': 0,
             }.items():
                 with self.subTest(expression=expression):
@@ -92,7 +92,7 @@ class Prometheus(unittest.TestCase):
             server.kill()
             chart.until("Redis' death is seen", lambda: ask(running) and self.query(prometheus, "tidegate_degraded") == 1)
             # What the alert of a degraded service looks at, recorded from this very fault.
-            share = "tidegate:degraded:share5m > 0"
+            share = "job:tidegate_degraded_decisions:ratio_rate5m > 0"
             chart.until("the share of degraded answers", lambda: ask(running) and self.query(prometheus, share))
 
     def test_promtool_finds_nothing_wrong_with_the_metrics(self):

@@ -1,5 +1,6 @@
 """Each client package, as its users have it: installed into an empty project, its example application in front
-of a Tidegate that rejects, and without one. Then the package's own tests.
+of a Tidegate that rejects, and without one. Then the package's own tests. For Node.js, which has no package, the program
+of docs/LANGUAGES.md.
 
 What is answered is compared, never how long it took. That nothing sleeps is proved by the packages' own
 tests, on a clock that stands still; here, a Retry-After of up to a year shows that nobody waits as told."""
@@ -8,6 +9,7 @@ import os
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -300,7 +302,58 @@ class Go(Applications, unittest.TestCase):
             run("go", "test", "-timeout", "180s", "./...", cwd=module, env=os.environ | {"TIDEGATE": str(PROGRAM)})
 
 
-CASES = [Rust, Python, Go]
+class Node(unittest.TestCase):
+    """The program of docs/LANGUAGES.md, which has no package behind it."""
+
+    POLICY = """
+domain: edge
+descriptors:
+  - key: api_token
+    rate_limit: {algorithm: token_bucket, unit: year, requests_per_unit: 5}
+"""
+    # The program's deadlines, as long as a busy machine needs.
+    patience = [("Date.now() + 20", "Date.now() + 30000"), ("Date.now() + 1000", "Date.now() + 30000")]
+
+    @classmethod
+    def setUpClass(cls):
+        assert shutil.which("npm"), "Node.js is missing: .ci/tools node"
+        directory = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(directory.cleanup)
+        cls.directory = pathlib.Path(directory.name)
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(ROOT / "tests/clients/node" / name, cls.directory)
+        (cls.directory / "proto").symlink_to(ROOT / "proto")
+        run("npm", "ci", "--silent", "--ignore-scripts", "--no-audit", "--no-fund", cwd=cls.directory)
+        cls.page = (ROOT / "docs/LANGUAGES.md").read_text()
+        cls.program, = re.findall(r"^```js client\n(.*?)^```$", cls.page, re.DOTALL | re.MULTILINE)
+
+    def ask(self, address, changes=()):
+        """What the program prints, line by line."""
+        program = self.program
+        for text, new in (("localhost:8081", address), *changes):
+            self.assertIn(text, program)
+            program = program.replace(text, new)
+        return output("node", "-e", program, cwd=self.directory).splitlines()
+
+    def test_the_program_prints_what_the_page_shows(self):
+        address, _ = tidegate_process.serve(self, self.directory, self.POLICY, tls=False)
+        shown, = re.findall(r"^```text client\n(.*?)^```$", self.page, re.DOTALL | re.MULTILINE)
+        printed = self.ask(address.removeprefix("http://"), self.patience)
+        self.assertEqual(printed[:5], ["200"] * 5)
+        self.assertEqual([re.sub(r"(?<=: )\d+", "#", line) for line in printed],
+                         [re.sub(r"(?<=: )\d+", "#", line) for line in shown.splitlines()])
+
+    def test_the_deadline_ends_a_call_that_is_not_answered(self):
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            printed = self.ask(f"127.0.0.1:{silent.getsockname()[1]}")
+        self.assertEqual(printed, ["no decision: DEADLINE_EXCEEDED", "200"] * 6)
+
+    def test_requests_pass_if_nothing_listens(self):
+        printed = self.ask(f"127.0.0.1:{free_port()}", self.patience[:1])
+        self.assertEqual(printed, ["no decision: UNAVAILABLE", "200"] * 6)
+
+
+CASES = [Rust, Python, Go, Node]
 suite = unittest.TestSuite(unittest.defaultTestLoader.loadTestsFromTestCase(case) for case in CASES
     if not sys.argv[1:] or case.__name__ in sys.argv[1:])
 result = unittest.TextTestRunner(verbosity=2).run(suite)

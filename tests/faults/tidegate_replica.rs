@@ -65,7 +65,7 @@ impl Tidegate {
             .envs([("GRPC_HOST", "127.0.0.1"), ("GRPC_PORT", "0"), ("HOST", "127.0.0.1")])
             .envs([("PORT", "0"), ("DEBUG_PORT", "0"), ("LOG_FORMAT", "json")])
             .envs([("TIDEGATE_THREADS", "1"), ("TIDEGATE_TEST_INFO_POLL", "500ms")])
-            .env("TIDEGATE_STORE_BUDGET", ENVOYS_BUDGET)
+            .env("TIDEGATE_REDIS_BUDGET", ENVOYS_BUDGET)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()

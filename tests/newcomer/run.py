@@ -1,13 +1,16 @@
-"""Follows the README as a new user: runs every block of the committed page, in order, from the clone to an Envoy that
-limits, and reports how long each command took.
+"""Follows the README as a new user, and then the three pages that docs/README.md lists next for somebody who tries Tidegate:
+runs every block of the committed pages, in order, from the clone to an Envoy that limits and to policies of one's own, and
+reports how long each command took.
 
 - `sh newcomer`, `sh run`: each line is typed; a server is waited for until it is ready.
 - `text output`: what the command before it printed last, except for numbers.
-- `yaml policy`: passes `tidegate check --strict`. `yaml envoy`: each item is in config/envoy.yaml.
-- `text`: a drawing.
+- `yaml policy`: passes `tidegate check --strict`. `yaml test`: passes `tidegate test` next to config/first.yaml.
+- `yaml envoy`: each item is in config/envoy.yaml.
+- `text`: a drawing. Indented blocks are not run; they must not begin with a command, except for kubectl and helm, which
+  every reader knows to need a cluster.
 
 The build time is reported separately: it depends on the machine, and the build reuses target/. Needs the README's ports.
-Not here: the blocks of the other pages (tests/it/docs/code_blocks.rs)."""
+--debug uses the debug build, to work on the pages. Not here: the blocks of the other pages (tests/it/docs/code_blocks.rs)."""
 
 import argparse
 import filecmp
@@ -30,10 +33,13 @@ WAITS_SECONDS_MAX = 600
 # Only a broken step takes longer, or a build on a very busy machine.
 STEP_SECONDS_MAX = 600
 BUILD_SECONDS_MAX = 3600
-# make prints this command when the build is finished.
-BUILT = "target/release/tidegate serve"
+# make prints this, after the directory, when the build is finished.
+BUILT = "/tidegate serve"
 # Servers, and what they print when they are ready.
 SERVERS = {"make run": "ready", "python3 -m http.server": "Serving HTTP", "make envoy": "starting main dispatch loop"}
+# How many pages follow the README.
+PAGES = 3
+COMMANDS = ("cargo", "curl", "docker", "git", "make", "python3", "redis-cli", "tidegate")
 # Printed after a command that may change the directory or the environment.
 SHELL_STATE = r""" && printf '\001%s\001%s' "$PWD" "$PATH" """
 
@@ -45,6 +51,21 @@ def committed(path):
 def blocks(page):
     """The kind and the text of every fenced block."""
     return re.findall(r"^```([^\n]*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+
+def indented(page):
+    """The first line of every block that is indented instead of fenced."""
+    outside = re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"^\n {4}(\S.*)$", outside, re.MULTILINE)
+
+
+def pages():
+    """The README, and the pages after it that docs/README.md lists for somebody who tries Tidegate."""
+    section = committed("docs/README.md").split("\n## Try it\n")[1].split("\n## ")[0]
+    links = re.findall(r"^\d+\. \[[^]]+\]\(([^)#]+)", section, re.MULTILINE)
+    readme, *others = (os.path.normpath(f"docs/{link}") for link in links)
+    assert readme == "README.md" and len(others) >= PAGES, f"docs/README.md begins with {readme} and {others}"
+    return [readme, *others[:PAGES]]
 
 
 def without_numbers(text):
@@ -61,17 +82,20 @@ def keep_times(clone):
 
 
 class Newcomer:
-    def __init__(self, home):
+    def __init__(self, home, profile):
         self.directory = pathlib.Path(home)
+        self.profile = profile
         self.started, self.waits, self.build_seconds, self.printed = [], [], 0.0, ""
         # Output is read from files: no buffering, no colours.
         self.environment = {**os.environ, "PYTHONUNBUFFERED": "1", "CARGO_TERM_COLOR": "never"}
         # The README puts target/ on the PATH.
         self.environment.pop("CARGO_TARGET_DIR", None)
+        if profile == "debug":
+            self.environment["PROFILE"] = "dev"
 
     def type(self, line):
         """Runs a command, and returns its output when it has finished or, if it is a server, is ready."""
-        command = re.sub(r"^git clone \S+", f"git clone {ROOT}", line)
+        command = re.sub(r"^git clone \S+", f"git clone {ROOT}", line).replace("target/release", f"target/{self.profile}")
         changes_shell = "cd " in line or line.startswith("export ")
         began = time.monotonic()
         log = tempfile.NamedTemporaryFile(mode="r")
@@ -110,11 +134,12 @@ class Newcomer:
             assert time.monotonic() < deadline, f"{what}: not within {seconds} s:\n{text[-4000:]}"
             time.sleep(0.05)
 
-    def check_policy(self, text):
-        with tempfile.NamedTemporaryFile(mode="w", suffix=".yaml", dir=self.directory) as file:
+    def try_file(self, command, text):
+        """Runs a command on a file that is next to config/first.yaml."""
+        with tempfile.NamedTemporaryFile(mode="w", suffix=".yaml", dir=self.directory / "config") as file:
             file.write(text)
             file.flush()
-            self.type(f"tidegate check --strict {file.name}")
+            self.type(f"{command} {file.name}")
             self.waits.pop()
 
     def leave(self):
@@ -147,9 +172,13 @@ def check_envoy_lines(text):
         assert joined(item) in joined(committed("config/envoy.yaml")), f"not in config/envoy.yaml:\n{item}"
 
 
-def follow(newcomer):
+def follow(newcomer, page):
+    """Runs every block of a page; returns the status codes of the requests through Envoy, if it sends some."""
     codes = None
-    for kind, text in blocks(committed("README.md")):
+    text_of_page = committed(page)
+    for line in indented(text_of_page):
+        assert line.split()[0] not in COMMANDS, f"{page}: a command that is not run: {line}"
+    for kind, text in blocks(text_of_page):
         if kind in ("sh newcomer", "sh run") and "curl" in text:
             codes = ask_until_rejected(newcomer, text.splitlines())
         elif kind in ("sh newcomer", "sh run"):
@@ -158,12 +187,13 @@ def follow(newcomer):
         elif kind == "text output":
             assert without_numbers(newcomer.printed).endswith(without_numbers(text)), newcomer.printed
         elif kind == "yaml policy":
-            newcomer.check_policy(text)
+            newcomer.try_file("tidegate check --strict", text)
+        elif kind == "yaml test":
+            newcomer.try_file("tidegate test", text)
         elif kind == "yaml envoy":
             check_envoy_lines(text)
         else:
-            assert kind == "text", f"a block that is not followed: {kind!r}"
-    assert codes is not None, "the README sends no request through Envoy"
+            assert kind == "text", f"{page}: a block that is not followed: {kind!r}"
     return codes
 
 
@@ -181,7 +211,7 @@ def machine():
 
 
 def report(newcomer, codes, where):
-    lines = ["Every command of the README, typed as a new user (make newcomer); waits in seconds.", where,
+    lines = [f"Every command of {', '.join(pages())}, typed as a new user (make newcomer); waits in seconds.", where,
              "Downloads depend on the network and on the caches of cargo and pip on this machine."]
     lines += [f"{seconds:7.1f}  {line}" for seconds, line in newcomer.waits]
     total = sum(seconds for seconds, _ in newcomer.waits)
@@ -190,8 +220,9 @@ def report(newcomer, codes, where):
     return total, "\n".join(lines)
 
 
-parser = argparse.ArgumentParser(description="Follow the README as a new user.")
+parser = argparse.ArgumentParser(description="Follow the README and the first pages as a new user.")
 parser.add_argument("--record", metavar="FILE", help="write the report to this file")
+parser.add_argument("--debug", action="store_true", help="use the debug build")
 given = parser.parse_args()
 taken = [port for port in PORTS if not free(port)]
 if taken:
@@ -202,9 +233,11 @@ for program in ("git", "make", "bash", "curl"):
 # Before the clone: the commit that is followed.
 where = machine()
 with tempfile.TemporaryDirectory() as home:
-    user = Newcomer(home)
+    user = Newcomer(home, "debug" if given.debug else "release")
     try:
-        waited, text = report(user, follow(user), where)
+        codes, *_ = [follow(user, page) for page in pages()]
+        assert codes is not None, "the README sends no request through Envoy"
+        waited, text = report(user, codes, where)
     finally:
         user.leave()
 print(text)
@@ -212,4 +245,4 @@ if given.record:
     pathlib.Path(given.record).write_text(text + "\n")
 if waited > WAITS_SECONDS_MAX:
     sys.exit(f"newcomer: {waited:.0f} s of waiting, more than {WAITS_SECONDS_MAX}")
-print("newcomer: an Envoy that limits, within ten minutes of waiting")
+print("newcomer: an Envoy that limits, and every block of the first pages, within ten minutes of waiting")

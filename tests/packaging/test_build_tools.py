@@ -1,5 +1,6 @@
 """The Makefile, the workflows, and the scripts around the program keep what they promise."""
 
+import json
 import os
 import pathlib
 import re
@@ -79,6 +80,15 @@ class Makefile(unittest.TestCase):
             for line in filter(lambda line: line.strip() and not line.startswith("#"), lines):
                 with self.subTest(f"{name}: {line[:60]}"):
                     self.assertRegex(line, r"^[A-Za-z0-9._-]+==\S+ .*--hash=sha256:[0-9a-f]{64}")
+
+    def test_npm_packages_come_from_the_registry_of_the_machine_with_hashes(self):
+        lock = json.loads((ROOT / "tests/clients/node/package-lock.json").read_text())
+        packages = {name: package for name, package in lock["packages"].items() if name}
+        self.assertGreater(len(packages), 2)
+        for name, package in packages.items():
+            with self.subTest(name):
+                self.assertNotIn("resolved", package)
+                self.assertRegex(package["integrity"], r"^sha512-")
 
 
 class Workflows(unittest.TestCase):

@@ -42,7 +42,7 @@ class Page(unittest.TestCase):
         return self.browser.text("#groups") or ""
 
     def spend(self, *descriptor):
-        """Calls until one is refused."""
+        """Calls until one is rejected."""
         while self.service.call(descriptor) == "OK":
             pass
 
@@ -70,7 +70,7 @@ class Page(unittest.TestCase):
         self.browser.open(self.service.page())
         since = lambda selector: any(f"since {time}" in (self.browser.text(selector) or "") for time in flood_history.began_at(self.browser))
         until("the list says since when", lambda: since("#groups"))
-        until("so does the overview", lambda: since("#refused"))
+        until("so does the overview", lambda: since("#rejected"))
         label = lambda: self.browser.run("return document.querySelector('#calls-chart svg').getAttribute('aria-label')")
         self.assertRegex(label(), r"Calls per second, last hour\. \d\d:\d\d:\d\d: .* admitted, .* rejected.*\. Highest at \d\d:\d\d: \d+ rejected\.")
         axes = self.browser.run("return [...document.querySelectorAll('#calls-chart text')].map(each => each.textContent)")
@@ -390,12 +390,12 @@ class Fleet(unittest.TestCase):
             self.assertEqual([row[0] for row in rows][0], "this replica")
             return [row[3:] for row in rows]
         until("each has its own rates", lambda: [row[1] in ("0", "–") for row in rates()] == [True, False, False])
-        until("they are added", lambda: rates() and browser.text("#refused").split()[0] not in ("0", "–"))
+        until("they are added", lambda: rates() and browser.text("#rejected").split()[0] not in ("0", "–"))
         until("the rule is that of all", lambda: rates() and "edge.api_token" in (browser.text("#rates") or ""))
         self.assertIn("Replicas have different policies: see Replicas.", browser.text("#modes"))
         self.assertIn("ready; version", browser.text("#fleet"))
         browser.click("input[name=scope][value=replica]")
-        until("this one alone has none", lambda: rates() and browser.text("#refused").split()[0] == "0")
+        until("this one alone has none", lambda: rates() and browser.text("#rejected").split()[0] == "0")
         self.assertEqual(browser.text("#of-whom"), "one of 3 replicas")
         browser.click("input[name=scope][value=all]")
         second.process.kill()
@@ -425,7 +425,7 @@ class Offline(unittest.TestCase):
         self.assertEqual(browser.run("return document.title"), "(old) Tidegate")
         for scheme in ("light", "dark"):
             browser.look(scheme, 1280, 900)
-            for number in ("#admitted", "#refused", "#store-now"):
+            for number in ("#admitted", "#rejected", "#store-now"):
                 self.assertNotEqual(browser.run(INK, number), browser.run(INK, "header h1"), f"{scheme}: {number}")
             self.assertEqual(browser.run(CONTRAST), [], f"{scheme}: below 4.5 to 1")
 
@@ -471,7 +471,7 @@ class Modes(unittest.TestCase):
         self.shown("#groups", "would be rejected", spend)
         self.assertNotIn(" rejected\n", self.browser.text("#groups").replace("would be rejected", ""))
         until("a rate", lambda: spend() or self.browser.text("#would-be-rejected").split()[0] not in ("–", "0"))
-        self.assertEqual(self.browser.text("#refused").split()[0], "0")
+        self.assertEqual(self.browser.text("#rejected").split()[0], "0")
         self.assertEqual(self.browser.text("#keys-now").split()[0], "none")
         self.shown("#rates", "would be rejected", spend)
         self.browser.fill("#descriptors", "api_token=ann")
@@ -511,9 +511,9 @@ class Modes(unittest.TestCase):
             self.shown("#modes", f"Override on {shown_target}: {word}, until ")
             for text in (effect, " by ann. Reason: T-42."):
                 self.assertIn(text, self.browser.text("#modes"))
-            self.shown("#listing", f"switched: {word}")
+            self.shown("#listing", f"override: {word}")
             self.assertIn("per-token: 5 per year", self.browser.text("#listing"))
-            self.shown("#rates", f"switched: {word}", lambda: service.call([("api_token", "bob")]))
+            self.shown("#rates", f"override: {word}", lambda: service.call([("api_token", "bob")]))
             self.shown("#overrides", f"{word.replace('%', '%')}, until ")
             self.assertIn("by ann. Reason: T-42.", self.browser.text("#overrides"))
             service.order(f"override/delete?target={target}")
@@ -622,7 +622,7 @@ class Modes(unittest.TestCase):
         self.assertEqual(self.browser.run("return [document.images.length, document.title]")[0], 0)
 
     def test_without_redis_counters_are_not_called_shared(self):
-        self.serve("--redis-url", "127.0.0.1:1", "--store-budget", "1s")
+        self.serve("--redis-url", "127.0.0.1:1", "--redis-budget", "1s")
         self.shown("#modes", "A call that Redis does not decide follows its rule’s on_store_failure")
         self.assertIn("those are not shared", self.browser.text("#store-facts"))
         self.assertNotIn("shared by all replicas", self.browser.text("#store-facts"))

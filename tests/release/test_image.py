@@ -168,7 +168,7 @@ class Image(unittest.TestCase):
     def counted_in(self, url, port):
         """Serves with this Redis, asks once; how many keys the Redis at that port holds then."""
         ports, _ = self.serving("/bin/tidegate", "serve", TIDEGATE_POLICY="/policy", TIDEGATE_REDIS_URL=url,
-                                TIDEGATE_REQUIRE_STORE="true", TIDEGATE_STORE_BUDGET="5s")
+                                TIDEGATE_REQUIRE_REDIS="true", TIDEGATE_REDIS_BUDGET="5s")
         code, said = self.ran("/bin/tidegate", "ask", f"127.0.0.1:{ports['GRPC_PORT']}", "edge", "user=dora")
         self.assertEqual(code, 0, said)
         keys = subprocess.run(["redis-cli", "-p", str(port), "dbsize"], capture_output=True, text=True, check=True)

@@ -230,8 +230,8 @@ log-level: log.level
 log-format: log.format
 max-keys: embedded.maxKeys
 replicas: replicaCount or autoscaling.maxReplicas
-require-store: redis.requireAtStart
-store-budget: redis.budget
+require-redis: redis.requireAtStart
+redis-budget: redis.budget
 cache-key-prefix: redis.keyPrefix
 key-secret: keySecret.existingSecret
 key-secret-file: keySecret.existingSecret

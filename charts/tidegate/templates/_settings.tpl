@@ -46,8 +46,8 @@ The process's settings, by flag name, as YAML: those that values of the chart ma
 {{- $_ := set $settings "redis-url" (include "tidegate.redisUrl" .) -}}
 {{- $_ := set $settings "redis-pool-size" $redis.connections -}}
 {{- $_ := set $settings "redis-timeout" $redis.connectTimeout -}}
-{{- $_ := set $settings "store-budget" $redis.budget -}}
-{{- $_ := set $settings "require-store" $redis.requireAtStart -}}
+{{- $_ := set $settings "redis-budget" $redis.budget -}}
+{{- $_ := set $settings "require-redis" $redis.requireAtStart -}}
 {{- if $redis.keyPrefix -}}
 {{- $_ := set $settings "cache-key-prefix" $redis.keyPrefix -}}
 {{- end -}}

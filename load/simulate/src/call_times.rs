@@ -154,7 +154,7 @@ impl Iterator for CallTimes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::WhenRefused;
+    use crate::scenario::WhenRejected;
 
     fn group(arrivals: Arrivals, phases: Vec<Phase>) -> Group {
         Group {
@@ -164,7 +164,7 @@ mod tests {
             hits: 1,
             arrivals,
             phases,
-            when_refused: WhenRefused::GiveUp,
+            when_rejected: WhenRejected::GiveUp,
         }
     }
 

@@ -72,7 +72,7 @@ fn svg_header(scenario: &Scenario, height: f64) -> String {
          <rect class=\"yes\" x=\"{MARGIN_LEFT_PX}\" y=\"32\" width=\"10\" height=\"10\"/>\
          <text x=\"{label}\" y=\"41\">admitted per second</text>\n\
          <rect class=\"no\" x=\"{second}\" y=\"32\" width=\"10\" height=\"10\"/>\
-         <text x=\"{second_label}\" y=\"41\">refused per second</text>\n"
+         <text x=\"{second_label}\" y=\"41\">rejected per second</text>\n"
     )
 }
 

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 pub use self::policy_test::{
     Ask, AskedDescriptor, Expected, ExpectedCode, OneOrList, PolicyTest, Step, TestFile,
 };
-pub use self::scenario::{Arrivals, Group, Phase, Scenario, ScenarioError, WhenRefused};
+pub use self::scenario::{Arrivals, Group, Phase, Scenario, ScenarioError, WhenRejected};
 pub use self::simulation::{Attempt, AttemptResult, GroupResult, SimulationResult, TimeSlice, run};
 
 /// Flags of `tidegate simulate`.

@@ -57,9 +57,9 @@ const RESULT_COLUMNS: [&str; 8] = [
     "calls",
     "tries",
     "admitted",
-    "refused",
+    "rejected",
     "accepted",
-    "first refusal",
+    "first rejection",
     "half waited",
     "99 % waited",
 ];
@@ -79,7 +79,7 @@ fn format_result_columns(group: &GroupResult) -> [String; 8] {
         group.admitted.to_string(),
         group.refused.to_string(),
         format_percent(group.admitted, group.tries),
-        group.first_refusal_s.map_or("never".to_owned(), seconds),
+        group.first_rejection_s.map_or("never".to_owned(), seconds),
         waited(0.5),
         waited(0.99),
     ]
@@ -102,7 +102,7 @@ fn format_attempts_over_time(result: &SimulationResult) -> String {
         }
         rows.push(row);
     }
-    format!("admitted / refused tries over time\n{}", format_table(&rows))
+    format!("admitted / rejected tries over time\n{}", format_table(&rows))
 }
 
 /// Formats rows as a text table, with words aligned left and numbers aligned right.

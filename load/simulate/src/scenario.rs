@@ -86,7 +86,7 @@ pub struct Group {
     pub phases: Vec<Phase>,
     /// Behavior of the callers after a call is rejected.
     #[serde(default, with = "serde_yaml::with::singleton_map")]
-    pub when_refused: WhenRefused,
+    pub when_rejected: WhenRejected,
 }
 
 impl Group {
@@ -155,7 +155,7 @@ pub struct Phase {
 /// Behavior of a caller after a call is rejected.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
-pub enum WhenRefused {
+pub enum WhenRejected {
     /// Drops the call without a retry.
     #[default]
     GiveUp,

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use crate::call_times::{CallTimes, Random};
-use crate::scenario::{Group, Scenario, WhenRefused};
+use crate::scenario::{Group, Scenario, WhenRejected};
 
 /// Attempt of a simulated call, for the engine to decide.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub struct GroupResult {
     pub refused: u64,
     /// Time of the first rejected attempt, in seconds after the start of the scenario; `None` if
     /// there was none.
-    pub first_refusal_s: Option<f64>,
+    pub first_rejection_s: Option<f64>,
     /// Waits of calls that were rejected and later admitted, in seconds, ascending. Each wait is
     /// the time from the first attempt to the admitted one.
     pub waits_s: Vec<f64>,
@@ -235,9 +235,9 @@ impl<'a> Simulation<'a> {
     /// Schedules the first attempt of a caller's next call.
     fn schedule_call(&mut self, group: usize, client: u32) {
         let Some(at_s) = self.call_times[group][client as usize].next() else { return };
-        let retries_left = match self.scenario.groups[group].when_refused {
-            WhenRefused::GiveUp => 0,
-            WhenRefused::Honour { tries } | WhenRefused::Insist { tries, .. } => tries,
+        let retries_left = match self.scenario.groups[group].when_rejected {
+            WhenRejected::GiveUp => 0,
+            WhenRejected::Honour { tries } | WhenRejected::Insist { tries, .. } => tries,
         };
         let at_us = to_micros(at_s);
         self.push(ScheduledAttempt {
@@ -270,12 +270,12 @@ impl<'a> Simulation<'a> {
         } else {
             group.refused += 1;
             group.slices[slice].refused += 1;
-            group.first_refusal_s.get_or_insert(at_s);
+            group.first_rejection_s.get_or_insert(at_s);
         }
     }
 
     /// Schedules the caller's next call if `due` was the first attempt of a call. Schedules a
-    /// retry if `due` was rejected and the group's `when_refused` provides for a retry.
+    /// retry if `due` was rejected and the group's `when_rejected` provides for a retry.
     fn schedule_next(&mut self, due: &ScheduledAttempt, group: &Group, outcome: AttemptResult) {
         if due.is_first {
             self.schedule_call(due.group, due.client);
@@ -283,10 +283,10 @@ impl<'a> Simulation<'a> {
         if outcome.admitted || due.retries_left == 0 {
             return;
         }
-        let wait_s = match (group.when_refused, outcome.retry_after_us) {
-            (WhenRefused::GiveUp, _) | (WhenRefused::Honour { .. }, None) => return,
-            (WhenRefused::Insist { after_s, .. }, _) => after_s,
-            (WhenRefused::Honour { .. }, Some(wait_us)) => {
+        let wait_s = match (group.when_rejected, outcome.retry_after_us) {
+            (WhenRejected::GiveUp, _) | (WhenRejected::Honour { .. }, None) => return,
+            (WhenRejected::Insist { after_s, .. }, _) => after_s,
+            (WhenRejected::Honour { .. }, Some(wait_us)) => {
                 // Same as the service's Retry-After header: spread first, then round up to seconds.
                 let spread = f64::from(self.scenario.retry_after_spread_percent) / 100.0;
                 let more = wait_us as f64 * spread * self.random.next_fraction();
@@ -322,19 +322,19 @@ mod tests {
     fn every_call_and_every_attempt_is_counted_once() {
         let scenario = scenario(
             "[{name: a, descriptor: 'k=v', arrivals: {constant: {rate: 10}},
-               when_refused: {insist: {after_s: 0.5, tries: 3}}}]",
+               when_rejected: {insist: {after_s: 0.5, tries: 3}}}]",
         );
         let result = run(&scenario, |_| outcome(false, None)).unwrap();
         let group = &result.groups[0];
         assert_eq!((group.offered, group.tries, group.admitted), (100, 400, 0));
-        assert_eq!(group.first_refusal_s, Some(0.0));
+        assert_eq!(group.first_rejection_s, Some(0.0));
     }
 
     #[test]
     fn a_caller_that_honours_retry_after_does_not_retry_earlier() {
         let scenario = scenario(
             "[{name: a, descriptor: 'k=v', arrivals: {burst: {at_s: 1, count: 1}},
-               when_refused: {honour: {tries: 1}}}]",
+               when_rejected: {honour: {tries: 1}}}]",
         );
         let mut times = Vec::new();
         let result = run(&scenario, |attempt| {

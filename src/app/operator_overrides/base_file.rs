@@ -4,11 +4,10 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::app::process::exit_codes::Failure;
-use crate::app::process::files_and_env::{FileError, malformed, read_json_list};
+use crate::app::process::files_and_env::{FileError, FileStamp, malformed, read_json_list};
 use crate::app::process::watcher_thread::{POLL_INTERVAL, PollTimer, WatcherThread};
 use crate::domain::{OVERRIDES_MAX, RECORDS_BYTES_MAX};
 use crate::policy::OverrideEntry;
@@ -23,15 +22,16 @@ pub(crate) fn watch(
     path: PathBuf,
     replace: impl Fn(Option<Vec<OverrideEntry>>) + Send + 'static,
 ) -> Result<WatcherThread, Failure> {
-    let mut state = file_state(&path);
+    let stamp_of = |path: &Path| Some(FileStamp::from_metadata(&fs::metadata(path).ok()?));
+    let mut stamp = stamp_of(&path);
     replace(Some(read(&path)?));
     let run = move |timer: PollTimer| {
         while timer.wait(POLL_INTERVAL).is_some() {
-            let latest = file_state(&path);
-            if latest == state {
+            let latest = stamp_of(&path);
+            if latest == stamp {
                 continue;
             }
-            state = latest;
+            stamp = latest;
             let read = read(&path);
             match &read {
                 Ok(entries) => tracing::info!(overrides = entries.len(), "overrides file reloaded"),
@@ -44,12 +44,6 @@ pub(crate) fn watch(
         }
     };
     WatcherThread::start("overrides", run)
-}
-
-/// What changes when a file is written or replaced: its inode, size, and time of change.
-fn file_state(path: &Path) -> Option<[i64; 4]> {
-    let state = fs::metadata(path).ok()?;
-    Some([state.ino().cast_signed(), state.size().cast_signed(), state.ctime(), state.ctime_nsec()])
 }
 
 fn read(path: &Path) -> Result<Vec<OverrideEntry>, FileError> {

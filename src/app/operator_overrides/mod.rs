@@ -8,7 +8,6 @@
 //! | `redis_follower` | the task that makes all changes, and follows those of other replicas |
 //! | `base_file` | overrides of `--overrides`, beneath all others |
 //! | `operator_request` | reading what an operator asks for |
-//! | `store_outage` | the simulated outage of Redis |
 //! | `listing`, `override_metrics` | overrides as JSON and over gRPC; their metrics |
 //!
 //! Not here: the merge law (`domain`), the effect of an override on limits (`policy`).
@@ -18,7 +17,6 @@ pub(super) mod listing;
 pub(super) mod operator_request;
 pub(super) mod override_metrics;
 pub(super) mod redis_follower;
-mod store_outage;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -30,7 +28,6 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::listing::{effect_of, to_event};
-use self::store_outage::StoreOutage;
 use super::process::exit_codes::Failure;
 use super::process::watcher_thread::WatcherThread;
 use super::wiring::store_setup::ServiceDecider;
@@ -66,7 +63,6 @@ named_enum! {
 #[derive(Debug)]
 pub(crate) struct OperatorOverrides {
     decider: Arc<ServiceDecider>,
-    pub(super) outage: StoreOutage,
     state: Lock<OverrideState>,
     /// Time of Redis at a monotonic time; `None` until Redis has replied, and then the wall clock applies.
     redis_clock: Lock<Option<(Micros, Instant)>>,
@@ -150,7 +146,6 @@ impl OperatorOverrides {
         };
         let overrides = OperatorOverrides {
             decider: Arc::clone(decider),
-            outage: StoreOutage::default(),
             state: Lock::new(state),
             redis_clock: Lock::default(),
             known_at: Lock::default(),
@@ -187,16 +182,14 @@ impl OperatorOverrides {
     pub(crate) async fn set(&self, entry: OverrideEntry) -> Result<String, String> {
         let now = self.now();
         let entry = OverrideEntry { set_at: now, ..entry };
-        entry.check_bounds().map_err(|error| error.to_string())?;
+        entry.check_bounds()?;
         if entry.until.is_some_and(|until| until <= now) {
             return Err("the override would have ended already: `until` is in the past".to_owned());
         }
         let (id, body) = (entry.id(), entry.to_json());
         let has_room = {
             let state = self.state.lock();
-            let fit =
-                self.decider.policy().check_override(&entry).map_err(|error| error.to_string())?;
-            if fit == Fit::Unmatched {
+            if self.decider.policy().check_override(&entry)? == Fit::Unmatched {
                 let advice = "/rlconfig lists domains and rules, /explain the rule of a descriptor";
                 return Err(format!("no rule of the policy is a target of {entry}; {advice}"));
             }

@@ -32,8 +32,7 @@ impl OperatorOverrides {
         if let Some(rule) = rule {
             fields.insert("rule".to_owned(), Value::from(rule));
         }
-        let entry = OverrideEntry::from_json(&Value::Object(fields).to_string());
-        let mut entry = entry.map_err(|error| error.to_string())?;
+        let mut entry = OverrideEntry::from_json(&Value::Object(fields).to_string())?;
         let lifetime = parameters.lifetime.map(|lifetime| lifetime.as_micros() as u64);
         let ends = usize::from(entry.until.is_some()) + usize::from(lifetime.is_some());
         if ends + usize::from(parameters.is_permanent) != 1 {

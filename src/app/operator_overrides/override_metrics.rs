@@ -18,14 +18,12 @@ const OVERRIDE_CHANGES: MetricFamily =
     counter("override_changes", "Changes of overrides on this replica, by kind")
         .with_labels(&["kind"]);
 
-/// Returns the sources of these metrics.
-pub(crate) fn sources(overrides: &Arc<OperatorOverrides>) -> [MetricSource; 2] {
-    let [table, changes] = [(); 2].map(|()| Arc::clone(overrides));
-    [
-        Box::new(move |sink| emit_table(sink, OVERRIDES, &*table)),
-        Box::new(move |sink| {
-            let counts = changes.change_counts().map(|(kind, count)| ([("kind", kind)], count));
-            emit_series(sink, &OVERRIDE_CHANGES, counts)
-        }),
-    ]
+/// Returns a source that emits the metrics of overrides.
+pub(crate) fn source(overrides: &Arc<OperatorOverrides>) -> MetricSource {
+    let overrides = Arc::clone(overrides);
+    Box::new(move |sink| {
+        emit_table(sink, OVERRIDES, &*overrides)?;
+        let counts = overrides.change_counts().map(|(kind, count)| ([("kind", kind)], count));
+        emit_series(sink, &OVERRIDE_CHANGES, counts)
+    })
 }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::{env, error, fmt, fs, io};
 
@@ -262,6 +262,33 @@ pub fn read_text_file(path: &Path) -> Result<String, FileError> {
 /// Returns [`FileError::Unwritable`] if the operating system rejects the write.
 pub fn write_text_file(path: &Path, text: &str) -> Result<(), FileError> {
     fs::write(path, text).map_err(|error| FileError::Unwritable { path: path.to_owned(), error })
+}
+
+/// Device, inode, size and timestamps of a file. The stamp changes when the file is written or
+/// replaced, or when a symbolic link on its path is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileStamp {
+    device_inode_size: [u64; 3],
+    mtime_ctime: [i64; 4],
+}
+
+impl FileStamp {
+    /// Returns whether both stamps are of one file. If not, another file has taken its place.
+    pub(crate) fn is_same_file(&self, other: &FileStamp) -> bool {
+        self.device_inode_size[..2] == other.device_inode_size[..2]
+    }
+
+    pub(crate) fn from_metadata(metadata: &fs::Metadata) -> FileStamp {
+        FileStamp {
+            device_inode_size: [metadata.dev(), metadata.ino(), metadata.size()],
+            mtime_ctime: [
+                metadata.mtime(),
+                metadata.mtime_nsec(),
+                metadata.ctime(),
+                metadata.ctime_nsec(),
+            ],
+        }
+    }
 }
 
 /// Opens a regular file and returns it with its metadata. Rejects other files, such as a FIFO. Uses

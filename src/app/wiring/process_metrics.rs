@@ -1,30 +1,40 @@
-//! Metrics of the process, under the names that Prometheus client libraries use. Dashboards for
-//! envoyproxy/ratelimit show them.
+//! Metrics of the process, under the names that Prometheus client libraries use.
 
 use std::fs;
+use std::time::Duration;
 
-use crate::telemetry::{MetricFamily, MetricSource, MetricUnit, emit_single, gauge};
+use rustix::process::{Resource, getrlimit};
+use rustix::time::{ClockId, clock_gettime};
 
-const RESIDENT_MEMORY: MetricFamily =
-    gauge("process_resident_memory", "Resident memory of the process").in_unit(MetricUnit::Bytes);
-const VIRTUAL_MEMORY: MetricFamily =
-    gauge("process_virtual_memory", "Virtual memory of the process").in_unit(MetricUnit::Bytes);
-/// Fraction of CPU time that a Go process spends on garbage collection, here always 0. Reported
-/// because Envoy Gateway's dashboard has a panel for this metric.
-const GC_CPU: MetricFamily =
-    gauge("go_memstats_gc_cpu_fraction", "Always 0, because there is no garbage collector");
+use super::redis_metrics::{counter_seconds, gauge_bytes};
+use crate::clock::Clock;
+use crate::domain::Micros;
+use crate::telemetry::{MetricFamily, MetricSource, MetricUnit, emit_single, gauge, metrics};
+
+const fn gauge_seconds(name: &'static str, help: &'static str) -> MetricFamily {
+    gauge(name, help).in_unit(MetricUnit::Seconds)
+}
+
+// Values are read from `/proc/self/status` and the start of the process. Some are absent on systems
+// other than Linux.
+metrics! { PROCESS []: (String, Micros) => Option<u64>,
+    counter_seconds "process_cpu" "CPU time of all threads of the process", |_| u64::try_from(Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).ok()?.as_micros()).ok();
+    gauge_seconds "process_start_time" "Start of the process, since the Unix epoch", |(_, start)| Some(start.0);
+    gauge_bytes "process_resident_memory" "Resident memory of the process", |(status, _)| field_bytes(status, "VmRSS:");
+    gauge_bytes "process_virtual_memory" "Virtual memory of the process", |(status, _)| field_bytes(status, "VmSize:");
+    gauge "process_open_fds" "Open file descriptors of the process", |_| Some(fs::read_dir("/proc/self/fd").ok()?.count() as u64);
+    gauge "process_max_fds" "Maximum number of open file descriptors of the process", |_| getrlimit(Resource::Nofile).current;
+}
 
 /// Returns a source that emits the metrics of the process.
 pub(crate) fn source() -> MetricSource {
-    Box::new(|sink| {
-        // Absent on systems other than Linux.
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        for (family, field) in [(&RESIDENT_MEMORY, "VmRSS:"), (&VIRTUAL_MEMORY, "VmSize:")] {
-            if let Some(bytes) = field_bytes(&status, field) {
-                emit_single(sink, family, bytes)?;
-            }
-        }
-        emit_single(sink, &GC_CPU, 0)
+    let start = Clock::System.now();
+    Box::new(move |sink| {
+        let report = (fs::read_to_string("/proc/self/status").unwrap_or_default(), start);
+        PROCESS.iter().try_for_each(|(family, read)| match read(&report) {
+            Some(value) => emit_single(sink, family, value),
+            None => Ok(()),
+        })
     })
 }
 

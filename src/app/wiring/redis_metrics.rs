@@ -3,16 +3,13 @@
 //! Every series is labeled with the node's address. `store::redis::client` updates the counters.
 
 use std::fmt;
-use std::sync::Arc;
 
-use super::store_setup::ServiceDecider;
 use crate::domain::{FailureKind, HistogramSnapshot};
-use crate::store::SharedStore as _;
 use crate::store::redis::client::info::NodeInfo;
 use crate::store::redis::client::node_stats::{NodeReport, NodeStats};
 use crate::telemetry::{
-    MetricFamily, MetricSink, MetricSource, MetricUnit, counter, emit_rows, emit_series, gauge,
-    histogram, metrics,
+    MetricFamily, MetricSink, MetricUnit, counter, emit_rows, emit_series, gauge, histogram,
+    metrics,
 };
 
 /// Name of the label that every Redis series has. Its value is the node's address.
@@ -22,11 +19,11 @@ const fn histogram_seconds(name: &'static str, help: &'static str) -> MetricFami
     histogram(name, help).in_unit(MetricUnit::Seconds)
 }
 
-const fn counter_seconds(name: &'static str, help: &'static str) -> MetricFamily {
+pub(super) const fn counter_seconds(name: &'static str, help: &'static str) -> MetricFamily {
     counter(name, help).in_unit(MetricUnit::Seconds)
 }
 
-const fn gauge_bytes(name: &'static str, help: &'static str) -> MetricFamily {
+pub(super) const fn gauge_bytes(name: &'static str, help: &'static str) -> MetricFamily {
     gauge(name, help).in_unit(MetricUnit::Bytes)
 }
 
@@ -79,17 +76,8 @@ const EVICTION_POLICY: MetricFamily =
     gauge("redis_eviction_info", "1, with the eviction policy of Redis")
         .with_labels(&[NODE_LABEL, "policy"]);
 
-/// Returns a source that emits the metrics of every known Redis node. It emits nothing if counters
-/// are in memory.
-pub(crate) fn source(decider: &Arc<ServiceDecider>) -> MetricSource {
-    let decider = Arc::clone(decider);
-    Box::new(move |sink| match decider.store().redis() {
-        Some(redis) => emit_all(&redis.remote().nodes(), sink),
-        None => Ok(()),
-    })
-}
-
-fn emit_all(nodes: &[NodeReport], sink: &mut dyn MetricSink) -> fmt::Result {
+/// Writes the metrics of every known Redis node.
+pub(super) fn emit_nodes(nodes: &[NodeReport], sink: &mut dyn MetricSink) -> fmt::Result {
     let stats = nodes.iter().map(|node| ([(NODE_LABEL, node.address.as_str())], &*node.stats));
     emit_rows(sink, COUNTERS, stats.clone())?;
     emit_rows(sink, HISTOGRAMS, stats)?;

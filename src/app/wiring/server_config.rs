@@ -87,7 +87,7 @@ pub(crate) fn response_config(settings: &Settings) -> Result<ResponseConfig, Fai
         retry_after: settings.retry_after,
         retry_jitter_percent: settings.retry_after_spread,
         limited_by: (!name.is_empty()).then(|| name.clone()),
-        body: settings.refusal_body,
+        body: settings.rejection_body,
         request_metadata: settings.response_dynamic_metadata,
     };
     Ok(ResponseConfig::new(response)?)

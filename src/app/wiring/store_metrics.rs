@@ -1,6 +1,6 @@
 //! Metric families of the stores, the gRPC listener and TLS, with one table for each.
 //!
-//! The metrics of decisions are in `telemetry::families`, and the metrics of Redis nodes in
+//! The metrics of decisions are in `telemetry::decision_metrics`, and the metrics of Redis nodes in
 //! `redis_metrics`.
 
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use crate::clock::Clock;
 use crate::domain::{FailureKind, UnreadableCallers, UnreadableKind};
 use crate::limiter::redis_stack::RedisStack;
 use crate::server::{BatchDecisions, ConnectionStats, RlsService, TlsCounters};
-use crate::store::{Store as _, memory};
+use crate::store::{SharedStore as _, Store as _, memory};
 use crate::telemetry::{
-    Metric, MetricFamily, MetricSource, counter, emit_series, emit_table, gauge, metrics,
+    Metric, MetricFamily, MetricSource, counter, emit_rows, emit_series, emit_table, gauge, metrics,
 };
 
 fn load(atomic: &AtomicU64) -> u64 {
@@ -35,7 +35,7 @@ metrics! { MEMORY []: memory::MemoryStats,
 metrics! { CONNECTIONS []: ConnectionStats,
     gauge "connections" "Open gRPC connections", |stats| stats.open.load(Ordering::Relaxed) as u64;
     counter "connections_accepted" "Accepted gRPC connections", |stats| load(&stats.accepted);
-    counter "connections_refused" "gRPC connections closed at once because the backlog of a worker was full", |stats| load(&stats.refused);
+    counter "connections_rejected" "gRPC connections closed immediately because the backlog of a worker was full", |stats| load(&stats.refused);
     counter "connections_evicted" "Idle gRPC connections closed to make room for new ones", |stats| load(&stats.evicted);
     counter "accepts_failed" "Failed accepts of gRPC connections, for example without file descriptors", |stats| load(&stats.accepts_failed);
     counter "prefaces_failed" "gRPC connections that did not start HTTP/2 in time", |stats| load(&stats.prefaces_failed);
@@ -43,7 +43,7 @@ metrics! { CONNECTIONS []: ConnectionStats,
     counter "receive_timeouts" "gRPC calls rejected because their request did not arrive in time", |stats| load(&stats.receive_timeouts);
     counter "calls_over_budget" "gRPC calls reset because the memory held for callers exceeded its budget", |stats| load(&stats.calls_over_budget);
     counter "connections_blocked" "gRPC connections closed because the client did not read its answers", |stats| load(&stats.connections_blocked);
-    counter "overload_rejections" "gRPC calls rejected because they had waited for half of their deadline before they were started, or refused because callers gave up under overload", |stats| load(&stats.overload_rejections);
+    counter "overload_rejections" "gRPC calls rejected because they had waited for half of their deadline before they were started, or because callers gave up under overload", |stats| load(&stats.overload_rejections);
     counter "handshakes_failed" "TLS handshakes that failed or timed out", |stats| load(&stats.handshakes_failed);
 }
 
@@ -54,17 +54,17 @@ metrics! { BATCHES []: BatchDecisions,
 
 // These families exist only if the gRPC port uses TLS.
 metrics! { TLS []: TlsCounters,
-    gauge "certificate_expires_seconds" "Expiry of the server certificate, since the Unix epoch", |stats| load(&stats.expires_secs);
+    gauge "certificate_expiry_timestamp_seconds" "Expiry of the server certificate, since the Unix epoch", |stats| load(&stats.expires_secs);
     counter "certificate_reloads" "Successful reloads of certificates", |stats| load(&stats.reloads);
     counter "certificate_reload_failures" "Failed reloads of certificates; the old ones stay in force", |stats| load(&stats.reload_failures);
     counter "calls_denied" "Calls for a domain that the caller is not authorized for", |stats| load(&stats.denied);
 }
 
 metrics! { REDIS []: RedisStack,
-    counter "redis_overruns" "Calls that Redis did not answer within the store budget", |stack| load(&stack.remote().stats().overruns) + load(&stack.stats().overruns);
+    counter "redis_overruns" "Calls that Redis did not answer within --redis-budget", |stack| load(&stack.remote().stats().overruns) + load(&stack.stats().overruns);
     counter "redis_unheard_hits" "Hits charged for calls whose callers had left when the answer came; the charges stand", |stack| stack.remote().stats().unheard.get() + stack.stats().unheard.get();
-    counter "redis_cached_refusals" "Checks rejected from the refusal cache", |stack| load(&stack.stats().cached_refusals);
-    counter "redis_spared" "Calls answered from the refusal cache alone", |stack| load(&stack.stats().cached_calls);
+    counter "redis_cached_rejections" "Checks rejected from the rejection cache", |stack| load(&stack.stats().cached_refusals);
+    counter "redis_spared" "Calls answered from the rejection cache alone", |stack| load(&stack.stats().cached_calls);
     counter "redis_clamped" "Counters from the far future, read as full", |stack| load(&stack.remote().stats().clamped);
     counter "redis_unreadable" "Replies that no script can send", |stack| load(&stack.remote().stats().unreadable);
     counter "redis_disagreements" "Calls that a script and Tidegate decided differently; their answers follow the script", |stack| load(&stack.remote().stats().disagreements);
@@ -83,21 +83,40 @@ metrics! { REDIS []: RedisStack,
 // Decisions made without Redis, by the fallback store.
 metrics! { DEGRADED []: RedisStack,
     gauge "degraded" "1 while a circuit breaker is open or Redis did not decide more than 1 % of the last second's calls", |stack| u64::from(stack.outage(Clock::System.now()).is_some());
-    counter "degraded_unreachable_calls" "Calls decided without Redis because it was unreachable", |stack| stack.outages().calls_if(FailureKind::is_unreachable);
-    counter "degraded_error_calls" "Calls decided without Redis because it replied with an error", |stack| stack.outages().calls_if(FailureKind::is_error_reply);
-    counter "degraded_late_calls" "Calls decided without Redis because it did not answer in time", |stack| stack.outages().calls(FailureKind::TimedOut);
-    counter "degraded_shed_calls" "Calls decided without Redis because it could not have answered in time", |stack| stack.outages().calls_if(FailureKind::is_overload);
-    counter "degraded_rehearsed_calls" "Calls decided without Redis because an operator disabled it", |stack| stack.outages().calls(FailureKind::Rehearsed);
     counter "degraded_admitted_calls" "Calls admitted without Redis", |stack| load(&stack.stats().admitted);
     counter "degraded_admitted_hits" "Hits admitted without Redis, which may be beyond their limits", |stack| load(&stack.stats().admitted_hits);
     counter "degraded_hits_charged_later" "Hits of shed calls that were charged to Redis afterwards", |stack| stack.hits_charged_later();
     gauge "degraded_over_admission_bound" "Upper bound of hits beyond limits on this replica that may still count", |stack| stack.over_admitted_max(Clock::System.now());
     gauge "degraded_replicas" "Replicas that share the limits without Redis", |stack| u64::from(stack.replicas());
-    counter "degraded_refused_calls" "Calls rejected without Redis", |stack| load(&stack.stats().refused);
-    counter "degraded_refused_by_own_charges" "Checks rejected by this replica's own charges, because Redis may lack some of them", |stack| load(&stack.stats().refused_by_own_charges);
+    counter "degraded_rejected_calls" "Calls rejected without Redis", |stack| load(&stack.stats().refused);
+    counter "degraded_rejected_by_own_charges" "Checks rejected by this replica's own charges, because Redis may lack some of them", |stack| load(&stack.stats().refused_by_own_charges);
     counter "degraded_unavailable_calls" "Calls answered with UNAVAILABLE, because a rule says so", |stack| load(&stack.stats().unavailable);
     counter "degraded_refunded" "Charges refunded because the call was rejected without Redis", |stack| load(&stack.stats().refunded);
     counter "degraded_refunds_lost" "Charges that could not be refunded", |stack| load(&stack.stats().refunds_lost);
+}
+
+metrics! { DEGRADED_CALLS ["reason"]: u64,
+    counter "degraded_calls" "Calls decided without Redis, by reason: unreachable, error (an error reply), late (no answer in time), shed (could not have answered in time), or rehearsed (an operator disabled Redis)", |calls| *calls;
+}
+
+/// Returns the source of the calls decided without Redis, and of the metrics of each Redis node. It
+/// emits nothing if counters are in memory.
+fn redis_source(decider: &Arc<ServiceDecider>) -> MetricSource {
+    let decider = Arc::clone(decider);
+    Box::new(move |sink| {
+        let Some(stack) = decider.store().redis() else { return Ok(()) };
+        let outages = stack.outages();
+        let calls = [
+            ("unreachable", outages.calls_if(FailureKind::is_unreachable)),
+            ("error", outages.calls_if(FailureKind::is_error_reply)),
+            ("late", outages.calls(FailureKind::TimedOut)),
+            ("shed", outages.calls_if(FailureKind::is_overload)),
+            ("rehearsed", outages.calls(FailureKind::Rehearsed)),
+        ];
+        let rows = calls.iter().map(|(reason, calls)| ([("reason", *reason)], calls));
+        emit_rows(sink, DEGRADED_CALLS, rows)?;
+        redis_metrics::emit_nodes(&stack.remote().nodes(), sink)
+    })
 }
 
 const UNREADABLE_CALLERS: MetricFamily = counter(
@@ -143,7 +162,7 @@ pub(crate) fn sources(
         source(decider, MEMORY, |decider| Some(decider.store().memory().stats())),
         source(decider, REDIS, |decider| decider.store().redis()),
         source(decider, DEGRADED, |decider| decider.store().redis()),
-        redis_metrics::source(decider),
+        redis_source(decider),
     ];
     of_tls.into_iter().chain(others).collect()
 }
@@ -171,7 +190,7 @@ mod tests {
         let (own, remote) = (stack.stats(), stack.remote().stats());
         let totals = [
             ("redis_overruns", &own.overruns),
-            ("redis_cached_refusals", &own.cached_refusals),
+            ("redis_cached_rejections", &own.cached_refusals),
             ("redis_spared", &own.cached_calls),
             ("redis_clamped", &remote.clamped),
             ("redis_unreadable", &remote.unreadable),
@@ -245,7 +264,7 @@ mod tests {
         let expected = [
             ("connections", 1),
             ("connections_accepted", 2),
-            ("connections_refused", 3),
+            ("connections_rejected", 3),
             ("connections_evicted", 4),
             ("accepts_failed", 5),
             ("prefaces_failed", 6),
@@ -268,7 +287,7 @@ mod tests {
             denied: AtomicU64::new(4),
         };
         let expected = [
-            ("certificate_expires_seconds", 1),
+            ("certificate_expiry_timestamp_seconds", 1),
             ("certificate_reloads", 2),
             ("certificate_reload_failures", 3),
             ("calls_denied", 4),

@@ -21,7 +21,7 @@ use crate::telemetry::Telemetry;
 /// telemetry.
 pub(crate) type ServiceDecider = Decider<AnyStore, Arc<Telemetry>>;
 
-/// Maximum time to wait for Redis under `--require-store`, 10 s. Enough for Redis to load a data
+/// Maximum time to wait for Redis under `--require-redis`, 10 s. Enough for Redis to load a data
 /// set or for Sentinel to elect a master. If Redis takes longer, the process exits with code 69 and
 /// its supervisor restarts it.
 const REQUIRED_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -41,26 +41,26 @@ impl AnyStore {
         let redis = settings.redis().map_err(|error| Failure::Settings(vec![error]))?;
         let config = redis_config(settings, &redis, secret, workers)?;
         let stack = StackConfig {
-            budget: settings.store_budget,
+            budget: settings.redis_budget,
             // Without the setting, replicas count each other in Redis.
             replicas: settings.replicas.unwrap_or(1),
-            refusal_cache: settings.refusal_cache,
+            refusal_cache: settings.rejection_cache,
         };
         let opened = AnyStore::open_redis(config, stack, settings.max_keys, Clock::System);
         opened.map_err(|error| Failure::Usage(error.to_string()))
     }
 
     /// Waits until Redis is connected, so that the first calls to a new replica do not fail.
-    /// Without `--require-store`, waits at most `--redis-timeout`, because calls can be decided
+    /// Without `--require-redis`, waits at most `--redis-timeout`, because calls can be decided
     /// without Redis. Returns whether the store is connected.
     ///
     /// # Errors
     ///
-    /// Returns [`Failure::Unavailable`] if `--require-store` is set and Redis was not reached within ten
+    /// Returns [`Failure::Unavailable`] if `--require-redis` is set and Redis was not reached within ten
     /// seconds.
     pub(crate) async fn wait_until_ready(&self, settings: &Settings) -> Result<bool, Failure> {
         let Some(redis) = self.redis() else { return Ok(true) };
-        let is_required = settings.require_store;
+        let is_required = settings.require_redis;
         let wait_max = if is_required { REQUIRED_CONNECT_TIMEOUT } else { settings.redis_timeout };
         match tokio::time::timeout(wait_max, self.wait_until_connected()).await {
             Ok(()) => {
@@ -73,7 +73,7 @@ impl AnyStore {
                     .failure(FailureKind::NotConnected)
                     .map_or(String::new(), |why| format!(": {why}"));
                 Err(Failure::Unavailable(format!(
-                    "--require-store: Redis was not reached within {wait_max:?}{cause}"
+                    "--require-redis: Redis was not reached within {wait_max:?}{cause}"
                 )))
             }
             Err(_) => {

@@ -38,8 +38,9 @@ impl MetricSink for FamilyList {
     }
 }
 
-/// Returns the families of all metrics in scrape order: ours, and those of envoyproxy/ratelimit.
-fn all_families() -> [Vec<MetricFamily>; 2] {
+/// Returns the families of all metrics in scrape order: ours, those of the process, and those of
+/// envoyproxy/ratelimit.
+fn all_families() -> [Vec<MetricFamily>; 3] {
     // Nothing connects to Redis: the runtime of the test does not run.
     let (settings, _) =
         Settings::read(&Sources::from_flags(&[("redis-url", "127.0.0.1:1")])).unwrap();
@@ -55,14 +56,14 @@ fn all_families() -> [Vec<MetricFamily>; 2] {
     let unreadable = UnreadableCallers::new(LogLimiter::unlimited());
     sources.push(store_metrics::unreadable_source(&Arc::new(unreadable)));
     let (overrides, _) = OperatorOverrides::open(&decider, None).unwrap();
-    sources.extend(override_metrics::sources(&overrides));
+    sources.push(override_metrics::source(&overrides));
     sources.push(control_plane_metrics::source(&Arc::default()));
     sources.push(export_metrics(new_stats()));
-    let (mut ours, mut theirs) = (FamilyList::default(), FamilyList::default());
+    let [mut ours, mut process, mut theirs] = <[FamilyList; 3]>::default();
     AllMetrics::new(Arc::clone(&telemetry), sources).emit(&mut ours).unwrap();
     telemetry.emit_ratelimit_names(&mut theirs).unwrap();
-    process_metrics::source()(&mut theirs).unwrap();
-    [ours.0, theirs.0]
+    process_metrics::source()(&mut process).unwrap();
+    [ours.0, process.0, theirs.0]
 }
 
 /// Formats the row of a metric family in a Markdown table.
@@ -86,11 +87,12 @@ async fn metrics_docs_match_metric_families() {
         let (_, rest) = page.split_once(&format!("<!-- generated: {section} -->\n")).unwrap();
         rest.split_once(END_MARKER).unwrap().0.to_owned()
     };
-    let [ours, theirs] = all_families();
+    let [ours, process, theirs] = all_families();
     let stable = shown("stable metrics");
     for (section, prefix, families) in [
         ("stable metrics", "tidegate_", &ours),
         ("internal metrics", "tidegate_", &ours),
+        ("metrics of the process", "", &process),
         ("metrics of envoyproxy/ratelimit", "", &theirs),
     ] {
         let mut table = TABLE_HEAD.to_owned();

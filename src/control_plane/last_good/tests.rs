@@ -9,7 +9,7 @@ use crate::control_plane::messages::{
 };
 use crate::control_plane::resource::TYPE_URL;
 use crate::policy::Source;
-use crate::policy::spec::NodeSpec;
+use crate::policy::compiled_policy::NodeSpec;
 
 fn limit(requests_per_unit: u32) -> Option<RateLimitPolicy> {
     let unit = RateLimitUnit::Hour.into();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::domain::Bounds;
-use crate::policy::spec::{DomainSpec, NodeSpec};
+use crate::policy::compiled_policy::{DomainSpec, NodeSpec};
 
 /// Returns the maximum number of checks that one request can need if this number exceeds
 /// `bounds.checks_max`, otherwise `None`. Assumes that a request has at most one descriptor for

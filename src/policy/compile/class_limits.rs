@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use super::limit_context::limit_id;
-use super::limit_numbers::{BoundsError, RawLimit, compile_bucket, hybrid_burst_max};
+use super::limit_parameters::{BoundsError, RawLimit, compile_bucket, hybrid_burst_max};
 use crate::domain::{Algorithm, Bucket, Charge, Hits, Hybrid, Limit, Micros, Rate};
+use crate::policy::compiled_policy::TierMethod;
 use crate::policy::diagnostic::to_u32;
-use crate::policy::spec::TierMethod;
 
 /// Denominator of the shares and floors of consumer classes, which are given as percentages.
 pub(crate) const HUNDRED_PERCENT: u64 = 100;

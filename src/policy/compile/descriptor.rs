@@ -9,10 +9,10 @@ use std::sync::Arc;
 use super::limit_context::{LimitContext, LimitDefaults};
 use super::rate_limit;
 use super::rate_limit::RateLimit;
-use super::{body, metadata};
+use super::{metadata, response_body};
+use crate::policy::compiled_policy::{NodeSpec, RuleSpec, SourceLocation, ValueSpec};
 use crate::policy::diagnostic::{DiagnosticKind, Target, quoted};
 use crate::policy::lookup::matcher::CHECKS_MAX;
-use crate::policy::spec::{NodeSpec, RuleSpec, SourceLocation, ValueSpec};
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
@@ -175,7 +175,7 @@ fn read_rule<'d>(
     let metadata = reader.read_value(fields, &keywords::METADATA, |reader, value| {
         metadata::read(reader, value).map(Some)
     });
-    let body = reader.read_map(fields, &keywords::RULE_BODY, body::read);
+    let body = reader.read_map(fields, &keywords::RULE_BODY, response_body::read);
     let has_limit = fields.is_set(&keywords::RATE_LIMIT) || fields.is_set(&keywords::RATE_LIMITS);
     let has_unused_body = fields.is_set(&keywords::RULE_BODY) && !has_limit;
     if has_unused_body && body.is_ok() {

@@ -3,8 +3,8 @@
 //!
 //! Not here: building the descriptors (`wire::forward_auth`).
 
+use crate::policy::compiled_policy::{HttpEntry, HttpMapping, HttpSource};
 use crate::policy::diagnostic::{DiagnosticKind, Target};
-use crate::policy::spec::{HttpEntry, HttpMapping, HttpSource};
 use crate::policy::syntax::keywords::{
     HTTP_DESCRIPTORS, HTTP_EMPTY_SEGMENTS, HTTP_ENTRIES, HTTP_HEADER, HTTP_IPV6_PREFIX, HTTP_KEY,
     HTTP_REQUEST, HTTP_TRUSTED_HOPS, HTTP_VALUE, Key,

@@ -2,7 +2,7 @@
 //!
 //! Not here: reading the limit itself (`rate_limit`, `tiers`).
 
-use super::limit_numbers::BoundsError;
+use super::limit_parameters::BoundsError;
 use crate::domain::{Charge, Limit, OnStoreFailure};
 use crate::policy::diagnostic::Target;
 use crate::policy::lookup::request_override::stable_hash;

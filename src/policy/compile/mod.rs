@@ -1,20 +1,20 @@
 //! Compiles policy files, or resources of a control plane, to domains. Reads every file, merges
 //! the files of each domain, and returns either the compiled policy or all errors of all files.
 //!
-//! Not here: the meaning of individual keys (`descriptor`, `rate_limit`, `tiers`, `body`,
+//! Not here: the meaning of individual keys (`descriptor`, `rate_limit`, `tiers`, `response_body`,
 //! `metadata`), the lookup tree (`lookup::build`).
 
-pub(crate) mod body;
 mod check_count;
 pub(crate) mod class_limits;
 pub(crate) mod descriptor;
 pub(crate) mod http_request;
 pub(crate) mod limit_context;
-pub(crate) mod limit_numbers;
+pub(crate) mod limit_parameters;
 pub(crate) mod metadata;
 pub(crate) mod policy_defaults;
 pub(crate) mod quota_group;
 pub(crate) mod rate_limit;
+pub(crate) mod response_body;
 pub(crate) mod soft_limit;
 pub(crate) mod tiers;
 mod unmatched_values;
@@ -26,12 +26,12 @@ use std::sync::Arc;
 
 use self::descriptor::NodeIdentity;
 use self::limit_context::LimitDefaults;
+use crate::policy::compiled_policy::{DomainSpec, NodeSpec};
 use crate::policy::diagnostic::{
     DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Diagnostics, Path, PathStep, Span, Target,
 };
 use crate::policy::read_budget::ReadBudget;
 use crate::policy::source::{Options, Source};
-use crate::policy::spec::{DomainSpec, NodeSpec};
 use crate::policy::syntax::document::Document;
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{Fields, Reader};
@@ -215,7 +215,7 @@ fn compile_files(
         let quota_group =
             read_setting(&mut files, &group, &keywords::QUOTA_GROUP, quota_group::read);
         let body = read_setting(&mut files, &group, &keywords::DOMAIN_BODY, |reader, fields| {
-            reader.read_map(fields, &keywords::DOMAIN_BODY, body::read).ok().flatten()
+            reader.read_map(fields, &keywords::DOMAIN_BODY, response_body::read).ok().flatten()
         });
         let http = read_setting(&mut files, &group, &keywords::DOMAIN_HTTP, |reader, fields| {
             reader.read_map(fields, &keywords::DOMAIN_HTTP, http_request::read).ok().flatten()

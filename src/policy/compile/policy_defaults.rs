@@ -182,7 +182,7 @@ mod tests {
 
     use super::*;
     use crate::domain::{Accounting, Bounds, Charge, OnStoreFailure};
-    use crate::policy::spec::DomainSpec;
+    use crate::policy::compiled_policy::DomainSpec;
     use crate::policy::syntax::resource::Resource;
 
     fn read_defaults(keys: &str) -> DomainDefaults {

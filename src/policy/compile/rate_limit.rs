@@ -1,17 +1,17 @@
 //! Reads a `rate_limit` or an entry of `rate_limits`, and checks that its keys do not conflict.
 //!
 //! Not here: the enclosing descriptor (`descriptor`), consumer classes (`tiers`), bounds of the
-//! arithmetic (`limit_numbers`).
+//! arithmetic (`limit_parameters`).
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::limit_context::{LimitContext, limit_id, report_bounds_error};
-use super::limit_numbers::{DEFAULT_LEASE_SECS, RawLimit};
+use super::limit_parameters::{DEFAULT_LEASE_SECS, RawLimit};
 use super::{soft_limit, tiers};
 use crate::domain::{Anchor, Calendar, Charge, Micros, Rate, Reserve, Unit};
+use crate::policy::compiled_policy::{LimitSpec, TierMethod};
 use crate::policy::diagnostic::{DiagnosticKind, PathStep, Target, quoted, to_u32};
-use crate::policy::spec::{LimitSpec, TierMethod};
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
 use crate::policy::time_zone;

@@ -4,8 +4,8 @@
 //! Not here: which calls carry them (`decide::soft_limits`).
 
 use crate::domain::Mark;
+use crate::policy::compiled_policy::SoftLimit;
 use crate::policy::diagnostic::{DiagnosticKind, Target, quoted};
-use crate::policy::spec::SoftLimit;
 use crate::policy::syntax::keywords::{self, Key, NAME_BYTES_MAX};
 use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
 

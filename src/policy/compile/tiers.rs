@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use super::class_limits::{DividedBucket, HUNDRED_PERCENT, RawClass, compile_class_limits};
 use super::limit_context::{LimitContext, report_bounds_error};
-use super::limit_numbers::RawLimit;
+use super::limit_parameters::RawLimit;
 use crate::domain::{Algorithm, Bucket, Hits, Limit};
+use crate::policy::compiled_policy::{CLASSES_MAX, ClassSpec, TierMethod, TiersSpec};
 use crate::policy::diagnostic::{DiagnosticKind, Target, quoted};
-use crate::policy::spec::{CLASSES_MAX, ClassSpec, TierMethod, TiersSpec};
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
 use crate::policy::words::AlgorithmName;

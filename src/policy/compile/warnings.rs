@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::unmatched_values::{text_problem, value_problem};
 use crate::domain::nearest_word;
+use crate::policy::compiled_policy::{DomainSpec, NodeSpec, RuleSpec};
 use crate::policy::diagnostic::{
     DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, Target, quoted,
 };
-use crate::policy::spec::{DomainSpec, NodeSpec, RuleSpec};
 use crate::policy::syntax::document::Document;
 use crate::policy::syntax::keywords;
 

@@ -16,8 +16,10 @@ use super::tree::{
     Rule, TreeNode, configured_path, hash_with,
 };
 use crate::domain::{Limit, RuleId};
+use crate::policy::compiled_policy::{
+    DomainSpec, LimitSpec, NodeSpec, RuleSpec, TierMethod, ValueSpec,
+};
 use crate::policy::diagnostic::to_u32;
-use crate::policy::spec::{DomainSpec, LimitSpec, NodeSpec, RuleSpec, TierMethod, ValueSpec};
 
 impl Policy {
     /// Builds a policy from compiled domains. Rules are numbered in file order, parents before

@@ -15,7 +15,7 @@ use crate::domain::{
     Accounting, Algorithm, Bounds, Charge, Check, CounterKey, Descriptor, Entry, Hits, HoldRequest,
     Holder, Limit, Op, Request, Role, RuleId,
 };
-use crate::policy::spec::LimitSpec;
+use crate::policy::compiled_policy::LimitSpec;
 
 /// Default maximum number of checks per call. A policy does not compile if a call to one of its
 /// domains could exceed this maximum with only one descriptor for each sequence of keys. A call

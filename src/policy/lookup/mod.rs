@@ -3,7 +3,7 @@
 //! Not here: reading policy files (`compile`), counting (`store`).
 
 pub(crate) mod build;
-pub(crate) mod changed_numbers;
+pub(crate) mod changed_limits;
 pub(crate) mod counter_key;
 pub(crate) mod literals;
 pub(crate) mod matcher;

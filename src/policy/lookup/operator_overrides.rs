@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use super::changed_numbers::{TIERS_FAULT, deny_all, scaled, scaled_number, with_numbers};
+use super::changed_limits::{TIERS_FAULT, deny_all, scaled, scaled_number, with_numbers};
 use super::matcher::{DescriptorMatch, Matches};
 use super::override_index::{
     OverrideIndex, RuleOverrides, allows_rule, has_wildcard, rule_with_patterns, specificity,
@@ -17,10 +17,10 @@ use super::override_index::{
 use super::patterns::NamePattern;
 use super::tree::{Policy, Rule, TreeNode};
 use crate::domain::{Algorithm, Entry, FixedWindow, Limit, Override, Request, Window};
+use crate::policy::compiled_policy::{LimitSpec, TiersSpec, ValueSpec};
 use crate::policy::override_entry::{
     OverrideChange, OverrideEntry, OverrideMode, OverrideTarget, fault,
 };
-use crate::policy::spec::{LimitSpec, TiersSpec, ValueSpec};
 use crate::policy::time_zone::{anchored_calendar, parse_anchor};
 
 /// Whether the policy has the target of an override.
@@ -142,7 +142,7 @@ impl Policy {
     ) -> Option<&'p Rule> {
         let index = self.overrides.as_deref()?;
         let (exact, patterns) = index.value_overrides(at, entries)?;
-        let loaded = index.loaded.get(rule.id.0.wrapping_sub(self.first_rule_id) as usize)?;
+        let loaded = index.loaded.get(self.rule_position(rule.id))?;
         let apply = |values: &[&Arc<OverrideEntry>]| self.apply_overrides(loaded, values, index);
         let Some(exact) = exact else {
             return rule_with_patterns(patterns, loaded, entries, apply);
@@ -232,10 +232,10 @@ impl Policy {
         if spec.tiers.is_some() {
             return fault(TIERS_FAULT);
         }
+        let requests_per_unit = limit.unwrap_or(spec.limit.rate.requests_per_unit);
         let mut changed = match (limit, burst) {
             (None, None) => Limit::clone(&spec.limit),
-            (None, _) => with_numbers(&spec.limit, spec.limit.rate.requests_per_unit, *burst)?,
-            (Some(limit), _) => with_numbers(&spec.limit, *limit, *burst)?,
+            _ => with_numbers(&spec.limit, requests_per_unit, *burst)?,
         };
         let capacity = changed.capacity().0;
         if capacity > 0 && spec.cost > capacity {
@@ -314,8 +314,7 @@ impl Policy {
                 .map(|(key, value)| Entry { key: key.as_bytes(), value: value.as_bytes() })
                 .collect();
             let rule = self.rule_at_end(domain.root, &entries);
-            let rule = rule
-                .and_then(|rule| rules.get(rule.id.0.wrapping_sub(self.first_rule_id) as usize));
+            let rule = rule.and_then(|rule| rules.get(self.rule_position(rule.id)));
             return rule.into_iter().filter(|rule| allows_rule(target, rule)).collect();
         }
         let pattern = |(key, value): &'_ (String, String)| (key.clone(), NamePattern::new(value));
@@ -328,13 +327,14 @@ impl Policy {
             };
             *node.key == **key && may_overlap
         };
-        let is_targeted = |rule: &&Rule| {
+        let has_keys = |rule: &Rule| {
             let path = self.tree.path_to(rule.node);
-            let has_keys = patterns.is_empty() || path.len() == patterns.len();
+            path.len() == patterns.len() && path.iter().zip(&patterns).all(can_match)
+        };
+        let is_targeted = |rule: &&Rule| {
             allows_rule(target, rule)
                 && self.tree.root_of(rule.node) == domain.root
-                && has_keys
-                && path.iter().zip(&patterns).all(can_match)
+                && (patterns.is_empty() || has_keys(rule))
         };
         rules.iter().filter(is_targeted).collect()
     }

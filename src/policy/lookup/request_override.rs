@@ -2,11 +2,11 @@
 //!
 //! Not here: the counters of such limits (`matcher`).
 
-use super::changed_numbers::with_numbers;
+use super::changed_limits::with_numbers;
 use crate::domain::{
     Algorithm, Charge, FixedWindow, Hits, Limit, OnStoreFailure, Override, Rate, Window,
 };
-use crate::policy::spec::WINDOW_MAX;
+use crate::policy::compiled_policy::WINDOW_MAX;
 
 /// Compiles a request override to a fixed-window limit with the given charge mode. If the override
 /// allows 0 requests per unit, the limit refuses every check.

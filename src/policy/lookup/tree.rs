@@ -21,7 +21,9 @@ use super::counter_key::Secret;
 use super::override_index::{OverrideIndex, RuleOverrides};
 use super::patterns::Patterns;
 use crate::domain::{Accounting, Charge, Entry, Limit, RuleId};
-use crate::policy::spec::{HttpMapping, LimitSpec, RejectionBody, SourceLocation, ValueSpec};
+use crate::policy::compiled_policy::{
+    HttpMapping, LimitSpec, RejectionBody, SourceLocation, ValueSpec,
+};
 
 /// Policy compiled for lookup. A policy is immutable; each reload builds a new one.
 #[derive(Clone, Debug)]
@@ -238,7 +240,12 @@ impl Policy {
 
     /// Returns the rule with this id; `None` if the id belongs to another policy.
     pub fn rule(&self, id: RuleId) -> Option<&Rule> {
-        self.rules.get(id.0.wrapping_sub(self.first_rule_id) as usize)
+        self.rules.get(self.rule_position(id))
+    }
+
+    /// Returns the position of a rule among the rules; beyond all if the id belongs to another policy.
+    pub(crate) fn rule_position(&self, id: RuleId) -> usize {
+        id.0.wrapping_sub(self.first_rule_id) as usize
     }
 
     /// Returns the rule whose limit has this [`limit_id`](crate::domain::Limit::limit_id); `None`

@@ -6,9 +6,9 @@ use std::fmt;
 
 use super::listing;
 use crate::domain::{Algorithm, Charge, CounterKey, Entry, RuleId, escaped_bytes};
+use crate::policy::compiled_policy::ValueSpec;
 use crate::policy::lookup::counter_key::{Identity, key_text};
 use crate::policy::lookup::tree::{Domain, MatchKind, NodeId, Policy, Rule, SelectedLimit};
-use crate::policy::spec::ValueSpec;
 
 /// Maximum number of known keys listed for an entry whose key is unknown.
 const LISTED_KEYS_MAX: usize = 8;

@@ -13,8 +13,8 @@ use std::fmt::Write as _;
 use crate::domain::{
     Algorithm, Bucket, Calendar, Charge, Entry, FixedWindow, Hybrid, Limit, Window,
 };
+use crate::policy::compiled_policy::{LimitSpec, SoftLimit, ValueSpec};
 use crate::policy::lookup::tree::{Policy, Rule, push_value};
-use crate::policy::spec::{LimitSpec, SoftLimit, ValueSpec};
 use crate::policy::words::AlgorithmName;
 
 impl Policy {

@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use super::listing::{algorithm_name, calendar_of, format_soft_limit};
 use crate::domain::{Algorithm, Calendar, Limit, Reserve};
+use crate::policy::compiled_policy::{LimitSpec, TiersSpec};
 use crate::policy::lookup::tree::{KeyTemplate, Policy, Rule};
-use crate::policy::spec::{LimitSpec, TiersSpec};
 use crate::policy::words::Prepay;
 
 /// Rule in the JSON view of the policy.

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use super::foreign_file::foreign_file_message;
 use super::yaml::{self, Node, Tree, Value, YamlError};
+use crate::policy::compiled_policy::SourceLocation;
 use crate::policy::diagnostic::{Diagnostic, DiagnosticKind, Path, PathStep, Span, Target};
 use crate::policy::excerpt::LineIndex;
 use crate::policy::read_budget::{READ_BYTES_MAX, ReadBudget, exceeded_message};
 use crate::policy::source::{Options, Source};
-use crate::policy::spec::SourceLocation;
 use crate::policy::syntax::resource::Resource;
 
 /// Parsed policy file or control-plane resource.

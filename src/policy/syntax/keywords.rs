@@ -5,8 +5,8 @@
 //! add a key, add a row here and implement the key in `compile`.
 
 use crate::domain::{Accounting, Charge, Micros, OnStoreFailure, Unit, named_enum};
+use crate::policy::compiled_policy::{EmptySegments, RequestPart, TierMethod, WINDOW_MAX};
 use crate::policy::diagnostic::PathStep;
-use crate::policy::spec::{EmptySegments, RequestPart, TierMethod, WINDOW_MAX};
 use crate::policy::words::{AlgorithmName, Align, Prepay, Word};
 
 named_enum! {
@@ -174,11 +174,11 @@ keys! {
     QUOTA_GROUP: File "quota_group", ValueType::Names,
         "Entries whose values group the quota descriptors of a call: all of one group must pass, and one group is enough. Without it, each is a group of its own.";
     DOMAIN_FAILURE: File "on_store_failure", one_of::<OnStoreFailure>(),
-        "Answer of the domain's limits if the store does not respond in time (default local).";
+        "Answer of the domain's limits if Redis does not respond in time (default local).";
     DOMAIN_CHARGE: File "charge", one_of::<Charge>(),
         "`charge` of the domain's limits that have none of their own (default: the setting --charge).";
     DOMAIN_BODY: File "body", ValueType::Map(Level::Body),
-        "Response body of this domain's refusals.";
+        "Response body of this domain's rejections.";
     DOMAIN_HTTP: File "http", ValueType::Map(Level::Http),
         "How /authz builds the descriptors of an HTTP request that a proxy asks about.";
     DESCRIPTORS: File "descriptors", ValueType::List(Level::Descriptor),
@@ -205,7 +205,7 @@ keys! {
     METADATA: Descriptor "metadata", ValueType::AnyMap,
         "Dynamic metadata to return for descriptors that pass, up to 16384 bytes as JSON (RESPONSE_DYNAMIC_METADATA).";
     RULE_BODY: Descriptor "body", ValueType::Map(Level::Body),
-        "Response body of this rule's refusals.";
+        "Response body of this rule's rejections.";
     CHILDREN: Descriptor "descriptors", ValueType::List(Level::Descriptor),
         "Next level of the descriptor tree.";
 
@@ -214,7 +214,7 @@ keys! {
     UNIT_MULTIPLIER: RateLimit "unit_multiplier", number(1, WINDOW_SECONDS_MAX),
         "Length of the window in units (default 1).";
     REQUESTS_PER_UNIT: RateLimit "requests_per_unit", number(0, REQUESTS_PER_UNIT_MAX),
-        "Hits per window; for concurrency, the number of slots. 0 refuses everything.";
+        "Hits per window; for concurrency, the number of slots. 0 rejects everything.";
     UNLIMITED: RateLimit "unlimited", ValueType::Bool,
         "No limit and no counter. Excludes `unit`.";
     NAME: RateLimit "name", ValueType::Name,
@@ -230,7 +230,7 @@ keys! {
     CHARGE: RateLimit "charge", one_of::<Charge>(),
         "Which hits count even beyond the limit, because they were used already. admitted: none. billed: hits above 0 that a descriptor names. always: all (default: the domain's).";
     RULE_FAILURE: RateLimit "on_store_failure", one_of::<OnStoreFailure>(),
-        "Answer of this limit if the store does not respond in time (default: the domain's).";
+        "Answer of this limit if Redis does not respond in time (default: the domain's).";
     PER: RateLimit "per", ValueType::Names,
         "In rate_limits: the entries of the path that make up the counter's key (default: all).";
     PREPAY: RateLimit "prepay", one_of::<Prepay>(),
@@ -260,7 +260,7 @@ keys! {
     NEAR: Mark "near", ValueType::AnyMap,
         "Headers of calls after which at least `near_at` of the limit is used, at most 8.";
     OVER: Mark "over", ValueType::AnyMap,
-        "Headers of calls that this limit refuses, but that pass, and of calls that leave no hit, at most 8.";
+        "Headers of calls that this limit would reject, but that pass, and of calls that leave no hit, at most 8.";
     NEAR_AT: Mark "near_at", ValueType::Percent,
         "Used part of the limit from which calls are near it (default: the setting --near-limit-ratio).";
     RESERVE_TTL: Reserve "ttl" (required), number(1, RESERVE_SECONDS_MAX),

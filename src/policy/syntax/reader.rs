@@ -14,11 +14,11 @@ use super::suggestions::{
 use super::yaml::scalar::Scalar;
 use super::yaml::template::{TEMPLATE_ADVICE, is_template};
 use super::yaml::{Children, Node, Value};
+use crate::policy::compiled_policy::SourceLocation;
 use crate::policy::diagnostic::{
     DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, PathStep, TOO_MANY_ERRORS_MESSAGE, Target,
     quoted,
 };
-use crate::policy::spec::SourceLocation;
 
 /// Error for an invalid value whose diagnostic has already been reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,9 @@ use crate::domain::{
     Accounting, Bounds, Charge, Hits, HolderToken, Limit, LimitedBy, Mark, OnStoreFailure, Rate,
     ResetFormat, RetryAfterFormat, RuleId, Source, WaitPrecision, fixtures::fixed_window,
 };
-use crate::policy::spec::{DomainSpec, LimitSpec, NodeSpec, RejectionBody, RuleSpec, ValueSpec};
+use crate::policy::compiled_policy::{
+    DomainSpec, LimitSpec, NodeSpec, RejectionBody, RuleSpec, ValueSpec,
+};
 use crate::policy::{Policy, Secret};
 use crate::wire::messages::rate_limit_descriptor::Entry as WireEntry;
 use crate::wire::messages::{RateLimitDescriptor, RateLimitRequest};

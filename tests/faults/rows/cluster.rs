@@ -240,7 +240,7 @@ pub fn one_black_hole() -> Observation {
     });
     let proxy = proxy.unwrap();
     // Where refusals are cached, Redis is hardly asked once the limits are used up.
-    let bench = Bench::of(cluster, &["--refusal-cache", "false"]);
+    let bench = Bench::of(cluster, &["--rejection-cache", "false"]);
     let mut trial = bench.trial();
     trial.calls(either(0, 2 * rate()));
     trial.inject(|| proxy.both(Fault::Swallow));

@@ -222,7 +222,7 @@ const REFILL: f64 = 10.0;
 pub fn clock_jumps() -> Observation {
     const HOUR: i64 = 3_600_000_000;
     const JUMPS: [i64; 4] = [HOUR, 0, 10_000_000, 0];
-    let stand = RedisBehindProxy::proxied(&["--refusal-cache", "false", "--store-budget", "2s"]);
+    let stand = RedisBehindProxy::proxied(&["--rejection-cache", "false", "--redis-budget", "2s"]);
     let by: Arc<AtomicI64> = Arc::default();
     stand.proxy().requests(off(&by));
     let mut trial = Trial::with(&[&stand.tidegate], either(100, 400), &in_turn("bucket", 3));

@@ -82,7 +82,7 @@ pub fn killed_local() -> Observation {
 
 /// A refusal that Redis gave before it was killed is remembered for a second; here it is not.
 pub fn killed_allow() -> Observation {
-    let (outcome, _stand) = killed("allow", &["--refusal-cache", "false"]);
+    let (outcome, _stand) = killed("allow", &["--rejection-cache", "false"]);
     outcome.assert_no_errors();
     let known = outcome.detected().unwrap_or_default() + outcome.injected;
     let away = outcome.during().filter(|entry| entry.due > known + Duration::from_millis(100));
@@ -190,7 +190,7 @@ fn half_used_up() -> CallPlan {
 }
 
 pub fn out_of_memory() -> Observation {
-    let stand = RedisBehindProxy::plain(&["--refusal-cache", "false"]);
+    let stand = RedisBehindProxy::plain(&["--rejection-cache", "false"]);
     let mut trial = Trial::with(&[&stand.tidegate], crate::trial::rate(), &half_used_up());
     trial.calm();
     trial.inject(|| drop(stand.server.ask(&["CONFIG", "SET", "maxmemory", "1"])));

@@ -33,7 +33,7 @@ fn a_password_in_the_address_of_redis_is_decoded_once() {
         let secret = format!(">{password}");
         server.ask(&["ACL", "SETUSER", user, "on", &secret, "~*", "&*", "+@all"]);
         let url = format!("redis://{user}:{encoded}@127.0.0.1:{}", server.port);
-        let serving = serving(&[("REDIS_URL", &url), ("TIDEGATE_REQUIRE_STORE", "true")]);
+        let serving = serving(&[("REDIS_URL", &url), ("TIDEGATE_REQUIRE_REDIS", "true")]);
         let log = serving.log();
         assert!(!log.contains("degraded") && !log.contains("WRONGPASS"), "{url}: {log}");
         for form in [password, encoded] {

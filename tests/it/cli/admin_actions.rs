@@ -5,7 +5,7 @@ use std::fs;
 use std::net::SocketAddr;
 
 use crate::support::http::{self, Reply};
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, run, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, asked, directory, run, tidegate};
 use crate::support::wait::until;
 
 const TOKEN: &str = "between-friends";
@@ -23,13 +23,6 @@ fn order(address: SocketAddr, path: &str, token: &str) -> Reply {
     let head = "Host: x\r\nConnection: close\r\nContent-Length: 0";
     let line = format!("POST {path} HTTP/1.1\r\n{head}\r\nAuthorization: Bearer {token}\r\n\r\n");
     http::send(address, &line)
-}
-
-fn asked(serving: &Tidegate, client: &str) -> u16 {
-    let body = format!(
-        r#"{{"domain":"edge","descriptors":[{{"entries":[{{"key":"client","value":"{client}"}}]}}]}}"#
-    );
-    http::post(serving.port("http"), "/json", &body).status
 }
 
 /// The overrides in force, as the command lists them.
@@ -100,7 +93,7 @@ fn a_switch_overrides_a_rule_until_it_is_undone() {
     };
     to("deny");
     assert_eq!(asked(&serving, "ann"), 429);
-    to("undo");
+    to("delete");
     spent(&serving, "ann");
     to("shadow");
     assert_eq!(asked(&serving, "ann"), 200);
@@ -110,7 +103,7 @@ fn a_switch_overrides_a_rule_until_it_is_undone() {
     assert_eq!(asked(&serving, "bob"), 200);
     assert_eq!(asked(&serving, "bob"), 429);
     assert!(listed(debug).contains("edge rule edge.client: scale 20%"));
-    to("undo");
+    to("delete");
     assert_eq!(asked(&serving, "bob"), 200);
     assert_eq!(asked(&serving, "ann"), 429, "what was counted before stays counted");
     assert!(listed(debug).starts_with("no override is set"));
@@ -155,9 +148,9 @@ fn a_switch_says_what_it_did_and_expires() {
     until("the switch to expire", || (asked(&serving, "ann") == 200).then_some(()));
     let out = switch(&["deny"]).with_code(0).out;
     assert!(out.starts_with("edge: deny, permanent; in force on this replica"), "{out}");
-    assert!(switch(&["undo"]).with_code(0).out.starts_with("1 deleted"));
-    assert!(switch(&["undo"]).with_code(69).err.contains("no such override is set on edge"));
-    assert!(switch(&["undo", "--for", "5"]).with_code(64).err.contains("--for"));
+    assert!(switch(&["delete"]).with_code(0).out.starts_with("1 deleted"));
+    assert!(switch(&["delete"]).with_code(69).err.contains("no such override is set on edge"));
+    assert!(switch(&["delete", "--for", "5"]).with_code(64).err.contains("--for"));
 }
 
 #[test]

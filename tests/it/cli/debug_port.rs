@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::http::{self, Reply};
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, asked, directory, tidegate};
 use crate::support::wait::until;
 
 const TOKEN: &str = "between-friends";
@@ -25,13 +25,6 @@ fn json(serving: &Tidegate, path: &str) -> Value {
     assert_eq!(reply.status, 200, "{path}: {}", reply.body);
     assert!(reply.head.contains("content-type: application/json"), "{}", reply.head);
     serde_json::from_str(&reply.body).unwrap()
-}
-
-fn asked(serving: &Tidegate, client: &str) -> u16 {
-    let body = format!(
-        r#"{{"domain":"edge","descriptors":[{{"entries":[{{"key":"client","value":"{client}"}}]}}]}}"#
-    );
-    http::post(serving.port("http"), "/json", &body).status
 }
 
 fn send(serving: &Tidegate, request: &str) -> Reply {
@@ -62,9 +55,9 @@ fn policy_route_lists_rules_with_file_line_and_switches() {
     assert_eq!(serde_json::json!(told), serde_json::json!(["daily", 5, "year", "fixed_window", 5]));
     assert_eq!(limit["counter_of"], serde_json::json!(["client"]));
     assert_eq!(with_token(&serving, "POST", "/override?target=edge&mode=deny&for=60").status, 200);
-    let switched = json(&serving, "/policy?search=CLIENT");
-    assert_eq!(switched["rules"][0]["switched"], serde_json::json!(["deny"]));
-    assert_eq!(switched["rules"][0]["limits"][0]["capacity"], 0);
+    let listed = json(&serving, "/policy?search=CLIENT");
+    assert_eq!(listed["rules"][0]["overrides"], serde_json::json!(["deny"]));
+    assert_eq!(listed["rules"][0]["limits"][0]["capacity"], 0);
     assert_eq!(json(&serving, "/policy?search=nobody")["rules_found"], 0);
     assert_eq!(json(&serving, "/policy?most=0")["rules"], serde_json::json!([]));
 }
@@ -121,7 +114,7 @@ fn try_predicts_the_answer_and_charges_nothing() {
 fn try_with_several_hits_has_no_wait_and_charges_nothing() {
     let server = Server::start(&[]);
     let url = format!("127.0.0.1:{}", server.port);
-    for store in [&[][..], &["--redis-url", &url, "--store-budget", "5s"]] {
+    for store in [&[][..], &["--redis-url", &url, "--redis-budget", "5s"]] {
         let serving = serving(store);
         for _ in 0..3 {
             assert_eq!(asked(&serving, "ann"), 200);
@@ -153,7 +146,7 @@ fn now_route_has_rates_from_the_second_request_on() {
     assert_eq!((&first["over_seconds"], &first["store"]["kind"]), (&Value::Null, &"memory".into()));
     let rate = until("a rate", || {
         asked(&serving, "ann");
-        json(&serving, "/now")["refused_per_second"].as_f64().filter(|rate| *rate > 0.0)
+        json(&serving, "/now")["rejected_per_second"].as_f64().filter(|rate| *rate > 0.0)
     });
     assert!(rate > 0.0);
     assert_eq!(json(&serving, "/now")["rules"][0]["rule"], "edge.client");

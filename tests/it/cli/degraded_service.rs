@@ -5,9 +5,11 @@ use serde_json::Value;
 use crate::support::http;
 use crate::support::redis_server::Server;
 use crate::support::tidegate_process::{
-    FIVE_A_DAY, ProcessOutput, Tidegate, directory, metric, run, tidegate,
+    FIVE_A_DAY, ProcessOutput, Tidegate, asked, directory, metric, run, tidegate,
 };
 use crate::support::wait::until;
+
+const REHEARSED: &str = r#"degraded_calls_total{reason="rehearsed"}"#;
 
 fn serving(server: &Server) -> Tidegate {
     let files = directory(&[("policy.yaml", FIVE_A_DAY), ("token", "t")]);
@@ -17,15 +19,8 @@ fn serving(server: &Server) -> Tidegate {
     let mut command = tidegate();
     command.args(["serve", "--policy", &policy, "--debug-token-file", &token]);
     // So long that only what a test does to Redis makes it late, not a busy machine.
-    command.args(["--redis-url", &url, "--store-budget", "5s"]);
+    command.args(["--redis-url", &url, "--redis-budget", "5s"]);
     Tidegate::start(&mut command, files)
-}
-
-fn asked(serving: &Tidegate, client: &str) -> u16 {
-    let body = format!(
-        r#"{{"domain":"edge","descriptors":[{{"entries":[{{"key":"client","value":"{client}"}}]}}]}}"#
-    );
-    http::post(serving.port("http"), "/json", &body).status
 }
 
 fn ready(serving: &Tidegate) -> String {
@@ -76,18 +71,18 @@ fn leave_store_simulates_an_outage() {
         assert_eq!(http::send(serving.port("debug"), &request).status, 200, "{path}");
     };
     assert_eq!(asked(&serving, "ann"), 200);
-    order("/leave-store");
+    order("/leave-redis");
     assert_eq!(asked(&serving, "ann"), 200);
-    assert_eq!(metric(&serving, "degraded_rehearsed_calls_total"), 1);
-    order("/return-to-store");
+    assert_eq!(metric(&serving, REHEARSED), 1);
+    order("/return-to-redis");
     assert_eq!(asked(&serving, "ann"), 200);
-    assert_eq!(metric(&serving, "degraded_rehearsed_calls_total"), 1);
-    order("/leave-store?for=1");
+    assert_eq!(metric(&serving, REHEARSED), 1);
+    order("/leave-redis?for=1");
     assert_eq!(asked(&serving, "bob"), 200);
     until("the rehearsal to end", || {
-        let before = metric(&serving, "degraded_rehearsed_calls_total");
+        let before = metric(&serving, REHEARSED);
         asked(&serving, "cem");
-        (metric(&serving, "degraded_rehearsed_calls_total") == before).then_some(())
+        (metric(&serving, REHEARSED) == before).then_some(())
     });
 }
 

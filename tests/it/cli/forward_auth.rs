@@ -129,7 +129,7 @@ fn without_the_store_the_rule_decides() {
     let redis = ["--redis-url", "127.0.0.1:1"];
     let server = Tidegate::policy(&policy, &redis);
     let reply = authz(server.port("http"), "domain=web", PROXY);
-    assert_eq!((reply.status, reply.body.trim_end()), (503, "the store gave no answer in time"));
+    assert_eq!((reply.status, reply.body.trim_end()), (503, "Redis did not answer in time"));
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn the_body_of_a_denial_without_the_store_does_not_claim_too_many_requests() {
     let refused = |mode: &str| {
         let policy = format!("{FIVE_A_DAY}on_store_failure: {mode}\n");
         let serving =
-            Tidegate::policy(&policy, &["--redis-url", "127.0.0.1:1", "--refusal-body", "true"]);
+            Tidegate::policy(&policy, &["--redis-url", "127.0.0.1:1", "--rejection-body", "true"]);
         let replies = (0..6).map(|_| post(serving.port("http"), "/json", ASK));
         let refused = replies.into_iter().find(|reply| reply.status == 429).expect("a refusal");
         let answer: serde_json::Value = serde_json::from_str(&refused.body).expect("JSON");

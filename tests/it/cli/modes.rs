@@ -102,7 +102,7 @@ fn global_shadow_mode_is_announced_from_whatever_source_and_counts_what_it_lets_
         let line = serving.logged_in_time(WOULD_BE);
         assert_eq!((&line["rule"], &line["limit"]), (&"edge.hard".into(), &"h".into()), "{line}");
         let rule = rule_now(&serving, "hard");
-        assert_eq!(rule["refused_calls_per_second"], 0.0, "{rule}");
+        assert_eq!(rule["rejected_calls_per_second"], 0.0, "{rule}");
         assert!(rule["would_be_rejected_calls_per_second"].as_f64() > Some(0.0), "{rule}");
         let now = page(&serving, "/now");
         assert_eq!(now["modes"]["shadow_mode"], true);
@@ -210,14 +210,14 @@ fn a_switch_is_shown_beside_the_numbers_of_its_rule_until_it_ends() {
         // Its own numbers stay.
         let listed = page(&serving, "/policy?search=hard");
         let (rule, limit) = (&listed["rules"][0], &listed["rules"][0]["limits"][0]);
-        assert_eq!(rule["switched"], json!([to]));
+        assert_eq!(rule["overrides"], json!([to]));
         let own = ["name", "requests_per_unit", "unit", "algorithm"].map(|key| &limit[key]);
         assert_eq!(json!(own), json!(["h", 1, "year", "fixed_window"]));
         assert_eq!((&rule["unlimited"], &rule["shadow_mode"]), (&false.into(), &false.into()));
         let get = |path: &str| http::get(serving.port("debug"), path).body;
         let line = format!(
             "edge.hard: unit=YEAR requests_per_unit=1, shadow_mode: false, quota_mode: false, \
-             switched: {to}\n"
+             override: {to}\n"
         );
         assert!(get("/rlconfig").contains(&line), "{}", get("/rlconfig"));
         for path in ["/explain", "/counter"] {
@@ -228,10 +228,10 @@ fn a_switch_is_shown_beside_the_numbers_of_its_rule_until_it_ends() {
         }
         assert!(get("/counter?domain=edge&descriptor=hard=ann").contains("0 of 1 left"));
         let modes = rule_now(&serving, "hard")["modes"].clone();
-        assert_eq!(modes, json!([format!("switched: {to}")]));
+        assert_eq!(modes, json!([format!("override: {to}")]));
         order(&serving, &format!("/override/delete?target={target}"));
         assert_eq!(rule_now(&serving, "hard")["modes"], json!([]));
-        assert!(!get("/rlconfig").contains("switched"));
+        assert!(!get("/rlconfig").contains("override: "));
         assert_eq!((ask(&serving, &["hard"]), metric(&serving, "overrides")), (429, 0));
     }
 }
@@ -271,10 +271,10 @@ fn without_redis_the_page_says_that_counters_are_not_shared() {
         let url = format!("127.0.0.1:{}", server.port);
         let mut command = tidegate();
         command.current_dir(files.path()).args(["serve", "--policy", "policy.yaml"]);
-        command.args(["--debug-token-file", "token", "--redis-url", &url, "--store-budget", "5s"]);
+        command.args(["--debug-token-file", "token", "--redis-url", &url, "--redis-budget", "5s"]);
         let serving = Tidegate::start(&mut command, files);
         until("Redis to decide", || (ask(&serving, &["k"]) == 200).then_some(()));
-        order(&serving, "/leave-store");
+        order(&serving, "/leave-redis");
         assert_eq!(ask(&serving, &["k"]), status, "{word}");
         let now = page(&serving, "/now");
         assert!(now["store"]["degraded"].is_string(), "{now}");

@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::support::heavy;
 use crate::support::http;
 use crate::support::redis_server::{Server, free_port};
-use crate::support::tidegate_process::{Tidegate, run};
+use crate::support::tidegate_process::{Tidegate, asked, run};
 use crate::support::wait::until;
 
 const TWENTY: &str = "
@@ -28,13 +28,6 @@ descriptors:
 /// Calls that the limit admits, and the first of them that is near it.
 const LIMIT: u64 = 20;
 const NEAR_FROM: u64 = 16;
-
-fn call(replica: &Tidegate, client: &str) -> u16 {
-    let body = format!(
-        r#"{{"domain":"edge","descriptors":[{{"entries":[{{"key":"client","value":"{client}"}}]}}]}}"#
-    );
-    http::post(replica.port("http"), "/json", &body).status
-}
 
 fn top(replica: &Tidegate, query: &str) -> Value {
     let reply = http::get(replica.port("debug"), &format!("/top{query}"));
@@ -93,7 +86,7 @@ fn send_skewed(fleet: &[Tidegate; 3]) -> HashMap<String, [u64; 3]> {
         let uniform = (random >> 33) as f64 / (1_u64 << 31) as f64;
         let client = format!("c{}", 400_f64.powf(uniform) as u64);
         let replica = (random >> 20) as usize % 3;
-        call(&fleet[replica], &client);
+        asked(&fleet[replica], &client);
         calls.entry(client).or_default()[replica] += 1;
     }
     calls
@@ -183,7 +176,7 @@ fn any_replica_lists_the_keys_of_all_with_counters_in_redis() {
     let _turn = heavy::blocking_turn();
     let server = Server::start(&[]);
     let url = format!("127.0.0.1:{}", server.port);
-    let redis = ["--redis-url", &url, "--store-budget", "5s"];
+    let redis = ["--redis-url", &url, "--redis-budget", "5s"];
     let fleet = fleet(|arguments| Tidegate::policy(TWENTY, &[arguments, &redis].concat()));
     fleet.iter().for_each(|replica| drop(wait_for_peers(replica, 2)));
     let calls = send_skewed(&fleet);
@@ -196,7 +189,7 @@ fn a_frozen_replica_is_named_and_the_others_answer() {
     let fleet = fleet(|arguments| Tidegate::policy(TWENTY, arguments));
     wait_for_peers(&fleet[0], 2);
     for _ in 0..=LIMIT {
-        call(&fleet[1], "ann");
+        asked(&fleet[1], "ann");
     }
     fleet[2].signal("STOP");
     let frozen = fleet[2].port("debug").to_string();
@@ -357,7 +350,7 @@ fn hashed_values_leak_in_no_list_of_any_replica() {
     });
     wait_for_peers(&replicas[0], 1);
     for _ in 0..=LIMIT {
-        call(&replicas[1], "secret-name");
+        asked(&replicas[1], "secret-name");
     }
     for by in ["rejected", "used", "near"] {
         let body = until("the other replica's keys", || {

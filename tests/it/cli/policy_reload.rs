@@ -229,7 +229,7 @@ fn sighup_reloads_at_once() {
 fn a_reload_drops_cached_refusals() {
     let server = crate::support::redis_server::Server::start(&[]);
     let url = format!("127.0.0.1:{}", server.port);
-    let serving = Tidegate::policy(FIVE_A_DAY, &["--redis-url", &url, "--store-budget", "5s"]);
+    let serving = Tidegate::policy(FIVE_A_DAY, &["--redis-url", &url, "--redis-budget", "5s"]);
     let entry = r#"{"key":"client","value":"ann"}"#;
     let ask = format!(r#"{{"domain":"edge","descriptors":[{{"entries":[{entry}]}}]}}"#);
     let status = || post(serving.port("http"), "/json", &ask).status;

@@ -208,7 +208,7 @@ fn redis_over_tls_gets_the_client_certificate_that_the_variables_name() {
     command.envs([("REDIS_TLS_CACERT", ca), ("REDIS_TLS_CLIENT_CERT", cert)]);
     command.env("REDIS_TLS_CLIENT_KEY", key);
     // For a busy machine.
-    command.envs([("TIDEGATE_STORE_BUDGET", "10s"), ("TIDEGATE_REQUIRE_STORE", "true")]);
+    command.envs([("TIDEGATE_REDIS_BUDGET", "10s"), ("TIDEGATE_REQUIRE_REDIS", "true")]);
     let serving = Tidegate::start(&mut command, files);
     assert!(serving.ask("ann").contains("4 left"));
     let page = get(serving.port("http"), "/metrics").body;

@@ -77,7 +77,9 @@ fn the_prometheus_port_has_the_names_labels_and_types_of_ratelimit() {
         assert!(page.lines().any(|each| each == line), "{line} in\n{page}");
     }
     assert!(page.contains("\ntidegate_calls_total{"), "beside our own");
-    assert!(!get(serving.port("http"), "/metrics").body.contains("ratelimit_service_"));
+    let ours = get(serving.port("http"), "/metrics").body;
+    assert!(!ours.contains("ratelimit_service_"));
+    assert!(ours.contains("\n# TYPE process_cpu_seconds_total counter\n"), "{ours}");
 }
 
 #[test]

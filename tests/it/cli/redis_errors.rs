@@ -13,7 +13,7 @@ use crate::support::heavy;
 use crate::support::http;
 use crate::support::redis_cluster::Cluster;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, ran, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, asked, directory, ran, tidegate};
 use crate::support::wait::until;
 
 const DENIED: &str = "Redis denied our login or a command";
@@ -273,13 +273,6 @@ const ROWS: &[Row] = &[
     },
 ];
 
-fn ask(serving: &Tidegate, client: &str) {
-    let body = format!(
-        r#"{{"domain":"edge","descriptors":[{{"entries":[{{"key":"client","value":"{client}"}}]}}]}}"#
-    );
-    http::post(serving.port("http"), "/json", &body);
-}
-
 fn ready(serving: &Tidegate) -> String {
     http::get(serving.port("http"), "/readyz").body
 }
@@ -329,7 +322,7 @@ fn check(row: &Row) {
     let outage = logged(&serving, "degraded: deciding without Redis", row.reason);
     assert!(outage["undecided_percent"].is_null(), "{name}: no call was made: {outage}");
     for client in ["ann", "bob", "cem"] {
-        ask(&serving, client);
+        asked(&serving, client);
     }
     assert!(ready(&serving).contains(row.reason), "{name}: {}", ready(&serving));
     assert_eq!(kinds(&serving), BTreeSet::from([row.kind.to_owned()]), "{name}");
@@ -398,12 +391,12 @@ fn an_error_that_begins_later_is_named_and_ends_with_an_answer_that_decides() {
     for (kind, break_it, mend, reason) in LATER {
         let server = started(&[PROTECTED]);
         let policy = FIVE_A_DAY.replace(": 5}", ": 1000000}");
-        let serving = Tidegate::on_redis(&server, &policy, &["--store-budget", "5s"]);
-        ask(&serving, "ann");
+        let serving = Tidegate::on_redis(&server, &policy, &["--redis-budget", "5s"]);
+        asked(&serving, "ann");
         assert_eq!(ready(&serving), "ready\n", "{kind}");
         break_it(&server);
         until(&format!("{kind} is noticed"), || {
-            ask(&serving, "ann");
+            asked(&serving, "ann");
             (kinds(&serving).contains(*kind) && ready(&serving).contains(reason)).then_some(())
         });
         logged(&serving, "degraded: deciding without Redis", reason);
@@ -413,7 +406,7 @@ fn an_error_that_begins_later_is_named_and_ends_with_an_answer_that_decides() {
         assert!(text(&line, "reason").contains(reason), "{line}");
         mend(&server);
         until(&format!("{kind} is over"), || {
-            ask(&serving, "ann");
+            asked(&serving, "ann");
             serving.logged("no longer degraded")
         });
         let ended = serving.logged("no longer degraded").expect("a line");
@@ -431,7 +424,7 @@ fn require_store_ends_with_the_error_that_redis_replied_with() {
         let files = directory(&[("policy.yaml", FIVE_A_DAY), ("auth", &login)]);
         let path = |name: &str| files.path().join(name).display().to_string();
         let mut command = tidegate();
-        command.args(["serve", "--policy", &path("policy.yaml"), "--require-store", "true"]);
+        command.args(["serve", "--policy", &path("policy.yaml"), "--require-redis", "true"]);
         command.args(["--redis-url", &format!("127.0.0.1:{}", server.port)]);
         command.args(["--redis-auth-file", &path("auth")]);
         command.args(["--grpc-port", "0", "--http-port", "0", "--debug-port", "0"]);
@@ -449,7 +442,7 @@ fn on_cluster(addresses: &[u16], arguments: &[&str]) -> Tidegate {
     let urls: Vec<String> = addresses.iter().map(|port| format!("127.0.0.1:{port}")).collect();
     let mut command = tidegate();
     command.args(["serve", "--policy", &path, "--redis-type", "cluster"]);
-    command.args(["--redis-url", &urls.join(","), "--store-budget", "5s"]).args(arguments);
+    command.args(["--redis-url", &urls.join(","), "--redis-budget", "5s"]).args(arguments);
     Tidegate::start(&mut command, files)
 }
 
@@ -479,12 +472,14 @@ fn a_cluster_with_a_slot_that_nobody_owns_is_used_and_the_slot_is_named() {
         (&["0", "99", "101", "199", "202", "16383"], 3, "100,200-201"),
     ] {
         let server = alone(&[PARTIAL], slots);
-        let serving = on_cluster(&[server.port], &["--require-store", "true"]);
+        let serving = on_cluster(&[server.port], &["--require-redis", "true"]);
         let line = serving.logged_in_time("hash slots have no node");
         assert_eq!((&line["count"], &line["slots"]), (&count.into(), &named.into()), "{line}");
         let ready_line = serving.logged("ready").expect("it is ready");
         assert_eq!(ready_line["addresses"], format!("127.0.0.1:{}", server.port));
-        (0..20).for_each(|client| ask(&serving, &client.to_string()));
+        (0..20).for_each(|client| {
+            asked(&serving, &client.to_string());
+        });
         assert_eq!(ready(&serving), "ready\n", "{}", serving.log());
     }
 }
@@ -499,7 +494,7 @@ fn a_cluster_that_serves_no_slot_while_one_has_no_node_is_named() {
     logged(&serving, "degraded: deciding without Redis", "CLUSTERDOWN");
     server.ask(&["CLUSTER", "ADDSLOTS", "0"]);
     until("Redis decides", || {
-        ask(&serving, "ann");
+        asked(&serving, "ann");
         (ready(&serving) == "ready\n").then_some(())
     });
 }
@@ -510,7 +505,7 @@ fn a_node_that_denies_is_not_reached_and_one_dead_shard_is_degraded_by_its_break
     let mut cluster = Cluster::start(&[]);
     cluster.nodes[1].ask(&["ACL", "SETUSER", "default", "-evalsha"]);
     let port = cluster.nodes[0].port;
-    let required = ["--require-store", "true", "--grpc-port", "0", "--http-port", "0"];
+    let required = ["--require-redis", "true", "--grpc-port", "0", "--http-port", "0"];
     let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
     let mut command = tidegate();
     command.args(["serve", "--policy", &files.path().join("policy.yaml").display().to_string()]);
@@ -524,7 +519,7 @@ fn a_node_that_denies_is_not_reached_and_one_dead_shard_is_degraded_by_its_break
     cluster.nodes[replica].kill();
     cluster.nodes[2].kill();
     let ports = [cluster.nodes[0].port, cluster.nodes[1].port];
-    let serving = on_cluster(&ports, &["--require-store", "true"]);
+    let serving = on_cluster(&ports, &["--require-redis", "true"]);
     until("the dead shard's breaker opens", || {
         ready(&serving).starts_with("ready, degraded").then_some(())
     });
@@ -538,7 +533,7 @@ fn ready_names_the_store_and_its_addresses_without_secrets() {
     assert_eq!(serving.logged("ready").expect("a line")["store"], "memory");
     let server = Server::start(&[&acl::line(acl::SINGLE).replace(acl::PASSWORD, "s3cr3t")]);
     let url = format!("redis://{}:s3cr3t@127.0.0.1:{}", acl::USER, server.port);
-    let serving = Tidegate::policy(FIVE_A_DAY, &["--redis-url", &url, "--require-store", "true"]);
+    let serving = Tidegate::policy(FIVE_A_DAY, &["--redis-url", &url, "--require-redis", "true"]);
     let line = serving.logged("ready").expect("a line");
     assert_eq!(line["store"], "redis");
     assert_eq!(line["addresses"], format!("127.0.0.1:{}", server.port));

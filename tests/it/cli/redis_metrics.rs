@@ -14,7 +14,7 @@ fn serving(server: &Server) -> Tidegate {
 }
 
 fn serving_with(server: &Server, policy: &str) -> Tidegate {
-    let quick = ["--store-budget", "5s", "--refusal-cache", "false"];
+    let quick = ["--redis-budget", "5s", "--rejection-cache", "false"];
     Tidegate::on_redis(server, policy, &quick)
 }
 

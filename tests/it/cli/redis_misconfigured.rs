@@ -29,7 +29,7 @@ fn serving(kind: &str, addresses: &[u16]) -> Tidegate {
     let mut command = tidegate();
     command.args(["serve", "--policy", &policy, "--redis-type", kind]);
     // So long that only the fault makes a call late, not a busy machine.
-    command.args(["--redis-url", &urls.join(","), "--store-budget", "2s"]);
+    command.args(["--redis-url", &urls.join(","), "--redis-budget", "2s"]);
     Tidegate::start(&mut command, files)
 }
 

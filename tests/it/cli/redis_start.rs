@@ -11,7 +11,7 @@ use crate::support::wait::until;
 fn two_processes_share_a_limit() {
     let server = Server::start(&[]);
     let url = format!("127.0.0.1:{}", server.port);
-    let flags = ["--redis-url", &url, "--store-budget", "2s"];
+    let flags = ["--redis-url", &url, "--redis-budget", "2s"];
     let both = [0, 1].map(|_| Tidegate::policy(FIVE_A_DAY, &flags));
     let passed = (0..6).filter(|call| both[call % 2].ask("ann").starts_with("OK")).count();
     assert_eq!(passed, 5);
@@ -23,17 +23,17 @@ fn require_store_ends_with_69_without_redis() {
     let policy = files.path().join("policy.yaml").display().to_string();
     let url = format!("127.0.0.1:{}", free_port());
     let mut command = tidegate();
-    command.args(["serve", "--policy", &policy, "--redis-url", &url, "--require-store", "true"]);
+    command.args(["serve", "--policy", &policy, "--redis-url", &url, "--require-redis", "true"]);
     command.args(["--grpc-port", "0", "--http-port", "0", "--debug-port", "0"]);
     let ran = ran(&mut command).with_code(69);
-    assert!(ran.err.contains("--require-store"), "{}", ran.err);
+    assert!(ran.err.contains("--require-redis"), "{}", ran.err);
 }
 
 #[test]
 fn it_starts_without_redis_and_connects_later() {
     let port = free_port();
     let url = format!("127.0.0.1:{port}");
-    let flags = ["--redis-url", &url, "--redis-timeout", "100ms", "--store-budget", "2s"];
+    let flags = ["--redis-url", &url, "--redis-timeout", "100ms", "--redis-budget", "2s"];
     // Without a rule of its own it would be answered from the local store at once.
     let policy = format!("on_store_failure: error\n{FIVE_A_DAY}");
     let serving = Tidegate::policy(&policy, &flags);
@@ -64,7 +64,7 @@ fn a_password_is_read_from_its_file_with_the_user_before_it() {
     fs::write(&password, format!("{}:{}\n", acl::USER, acl::PASSWORD)).unwrap();
     let policy = files.path().join("policy.yaml").display().to_string();
     let mut command = tidegate();
-    command.args(["serve", "--policy", &policy, "--require-store", "true", "--store-budget", "2s"]);
+    command.args(["serve", "--policy", &policy, "--require-redis", "true", "--redis-budget", "2s"]);
     command.args(["--redis-url", &format!("redis://127.0.0.1:{}", server.port)]);
     command.args(["--redis-auth-file", &password.display().to_string()]);
     let serving = Tidegate::start(&mut command, files);

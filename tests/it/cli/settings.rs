@@ -304,7 +304,7 @@ fn explain_names_the_key_that_redis_has_after_a_call() {
     methods.iter().for_each(|method| policy += &tiers(method));
     let server = Server::start(&[]);
     let url = format!("127.0.0.1:{}", server.port);
-    let serving = Tidegate::policy(&policy, &["--redis-url", &url, "--store-budget", "2s"]);
+    let serving = Tidegate::policy(&policy, &["--redis-url", &url, "--redis-budget", "2s"]);
     let files = directory(&[("p.yaml", policy.as_str())]);
     let path = files.path().join("p.yaml").display().to_string();
     for name in [&algorithms[..], &["calendar", "concurrency"], &methods].concat() {

@@ -62,7 +62,7 @@ fn sigterm_ends_the_wait_for_a_required_store() {
     let url = format!("127.0.0.1:{}", free_port());
     let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
     let mut command = tidegate();
-    command.args(["serve", "--require-store", "true", "--redis-url", &url, "--policy"]);
+    command.args(["serve", "--require-redis", "true", "--redis-url", &url, "--policy"]);
     command.arg(files.path().join("policy.yaml"));
     let mut serving = Tidegate::start_listening(&mut command, files);
     serving.signal("TERM");
@@ -96,7 +96,7 @@ fn signals_during_the_start_and_the_drain_do_not_end_the_process() {
     let url = format!("127.0.0.1:{}", free_port());
     let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
     let mut command = tidegate();
-    command.args(["serve", "--require-store", "true", "--redis-url", &url, "--policy"]);
+    command.args(["serve", "--require-redis", "true", "--redis-url", &url, "--policy"]);
     command.arg(files.path().join("policy.yaml"));
     let mut starting = Tidegate::start_listening(&mut command, files);
     let mut draining = Tidegate::policy(FIVE_A_DAY, &LONG);
@@ -162,7 +162,7 @@ async fn calls_in_flight_are_answered_by_redis_whichever_thread_it_is_connected_
     let redis = Server::start(&[&acl::line(acl::SINGLE)]);
     // The budget is so long that no call gives Redis up while it is frozen.
     let flags = ["--threads", "8", "--redis-pool-size", "2"];
-    let times = ["--store-budget", "60s", "--drain-delay", "0s", "--hard-limit", "50s"];
+    let times = ["--redis-budget", "60s", "--drain-delay", "0s", "--hard-limit", "50s"];
     let mut serving = Tidegate::on_redis(&redis, REDIS_OR_ERROR, &[&flags[..], &times].concat());
     let (grpc, http) = (serving.port("grpc"), serving.port("http"));
     // A connection goes to the thread with the fewest, so each thread gets one. The first two,
@@ -258,10 +258,10 @@ async fn under_load_and_with_a_slow_redis_a_shutdown_fails_no_call() {
     let policy = files.path().join("policy.yaml").display().to_string();
     let (url, mut command) = (format!("127.0.0.1:{slow}"), tidegate());
     command.args(["serve", "--policy", &policy, "--redis-url", &url, "--redis-timeout", "20s"]);
-    command.args(["--threads", "8", "--redis-pool-size", "2", "--require-store", "true"]);
+    command.args(["--threads", "8", "--redis-pool-size", "2", "--require-redis", "true"]);
     // The budget is so long that no call is shed. The delay is long beside a call, so that each
     // connection has one while the server leaves.
-    command.args(["--store-budget", "60s", "--drain-delay", "3s", "--hard-limit", "28s"]);
+    command.args(["--redis-budget", "60s", "--drain-delay", "3s", "--hard-limit", "28s"]);
     let mut serving = Tidegate::start(&mut command, files);
     let (grpc, http) = (serving.port("grpc"), serving.port("http"));
     let mut callers = Vec::new();

@@ -29,7 +29,7 @@ fn serving(server: &Server, replicas: &str) -> Tidegate {
     let mut command = tidegate();
     command.args(["serve", "--policy", &policy, "--redis-url", &url, "--replicas", replicas]);
     // So long that only what a test does to Redis makes it late, not a busy machine.
-    command.args(["--store-budget", "5s"]);
+    command.args(["--redis-budget", "5s"]);
     Tidegate::start(&mut command, files)
 }
 
@@ -63,7 +63,7 @@ fn redis_and_the_refusal_cache_mark_as_memory_does() {
     assert_eq!(seen[7..], ["near", "near", "over", "over", "over"]);
     until("a call that the refusal cache answers", || {
         assert_eq!(mark(&serving, "ann"), "over");
-        (metric(&serving, "redis_cached_refusals_total") > 0).then_some(())
+        (metric(&serving, "redis_cached_rejections_total") > 0).then_some(())
     });
     assert_eq!(mark(&serving, "bob"), "");
 }

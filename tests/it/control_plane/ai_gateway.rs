@@ -36,7 +36,7 @@ fn started(plane: &ControlPlane, redis: &RedisServer) -> Tidegate {
         ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
         ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ai-gateway-ratelimit"),
         ("REDIS_SOCKET_TYPE", "tcp"),
-        ("TIDEGATE_STORE_BUDGET", "10s"),
+        ("TIDEGATE_REDIS_BUDGET", "10s"),
     ]);
     command.env("CONFIG_GRPC_XDS_SERVER_URL", plane.address.to_string());
     command.env("REDIS_URL", format!("127.0.0.1:{}", redis.port));

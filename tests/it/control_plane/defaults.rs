@@ -237,7 +237,7 @@ fn a_month_of_a_control_plane_ends_to_the_second_when_the_billing_period_does() 
     let argument = files.path().join("defaults.yaml").display().to_string();
     let redis = RedisServer::start(&[]);
     let url = format!("127.0.0.1:{}", redis.port);
-    for store in [&[][..], &["--redis-url", &url, "--store-budget", "10s"]] {
+    for store in [&[][..], &["--redis-url", &url, "--redis-budget", "10s"]] {
         let arguments = [&["--policy-defaults", &argument], store].concat();
         let serving = plain(&plane.address.to_string(), &[], &arguments);
         limit(&serving, "edge");

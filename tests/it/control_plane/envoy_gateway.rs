@@ -44,7 +44,7 @@ fn under_envoy_gateway_policies_come_change_break_vanish_and_outlive_the_control
     let mut command = ratelimit(&files);
     command.envs(envoy_gateway_environment(&address, &store, &certificates));
     // So long that a busy machine does not count on its own.
-    command.env("TIDEGATE_STORE_BUDGET", "10s");
+    command.env("TIDEGATE_REDIS_BUDGET", "10s");
     let serving = Tidegate::start(&mut command, files);
 
     // Up without a policy: healthy, and every call is OK.

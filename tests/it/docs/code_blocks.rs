@@ -1,11 +1,13 @@
 //! The pages are run: every fenced block says what it is, and is tried as that.
 //!
-//! `yaml policy` compiles without a warning · `yaml test` passes beside `config/first.yaml` · `yaml defaults` are valid · `yaml envoy` is accepted by Envoy as the descriptors of
-//! a host · `sh run` runs, line by line, beside `config/first.yaml` being served · `sh make` names
-//! targets of the Makefile · `sh newcomer` is followed by `tests/newcomer` · `sh redis` and `text acl` are
-//! tried in `redis_page` · `toml library`, `yaml library`, `rust library` and `text library` are a crate and what it prints, in
-//! `library::new_crate` · `text output` is what the block before it printed last, but for numbers ·
-//! `text recorded` is checked in `performance_page` · `text` is a drawing.
+//! `yaml policy` compiles without a warning · `yaml test` passes beside `config/first.yaml` · `yaml defaults` are valid ·
+//! `yaml envoy` is accepted by Envoy as the descriptors of a host · `yaml envoy lines` is in `config/envoy.yaml` · `sh run`
+//! runs, line by line, beside `config/first.yaml` being served · `sh make` names targets of the Makefile · `sh newcomer` is
+//! followed by `tests/newcomer` · `sh redis` and `text acl` are tried in `redis_page` · `sh debug`, `json answer` and
+//! `text answer` in `debug_port_page` · `toml library`, `yaml library`, `rust library` and `text library` are a crate and
+//! what it prints, in `library::new_crate` · `js client` and `text client` are a program and what it prints, in
+//! `tests/clients` · `text output` is what the block before it printed last, but for numbers · `text recorded` is checked
+//! in `performance_page` · `text` is a drawing.
 
 use std::fs;
 use std::process::Command;
@@ -19,7 +21,7 @@ use crate::envoy::envoy_process::validate;
 use crate::envoy::tidegate_behind_envoy::Tidegate;
 use crate::support::tidegate_process;
 
-const PAGES: [&str; 29] = [
+const PAGES: [&str; 33] = [
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
@@ -31,10 +33,12 @@ const PAGES: [&str; 29] = [
     "docs/API-USERS.md",
     "docs/BUDGETS.md",
     "docs/CHOOSING.md",
+    "docs/COMPARED.md",
     "docs/CONTROL_PLANES.md",
     "docs/DEPLOYING.md",
     "docs/ENVOY.md",
     "docs/INTEGRATIONS.md",
+    "docs/LANGUAGES.md",
     "docs/LAYERS.md",
     "docs/LIBRARY.md",
     "docs/METRICS.md",
@@ -42,9 +46,11 @@ const PAGES: [&str; 29] = [
     "docs/OPERATING.md",
     "docs/PERFORMANCE.md",
     "docs/POLICY.md",
+    "docs/README.md",
     "docs/REDIS.md",
     "docs/SECURITY.md",
     "docs/SETTINGS.md",
+    "docs/SUMMARY.md",
     "clients/README.md",
     "config/examples/failed-logins/README.md",
     "load/README.md",
@@ -54,17 +60,17 @@ const PAGES: [&str; 29] = [
 /// Short enough to read in five minutes.
 const README_LINES_MAX: usize = 220;
 
-struct Block {
-    kind: String,
-    text: String,
-    place: String,
+pub(super) struct Block {
+    pub(super) kind: String,
+    pub(super) text: String,
+    pub(super) place: String,
 }
 
 fn page(name: &str) -> String {
     fs::read_to_string(repository(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-fn blocks() -> Vec<Block> {
+pub(super) fn blocks() -> Vec<Block> {
     let mut blocks = Vec::new();
     for name in PAGES {
         let mut open: Option<Block> = None;
@@ -93,19 +99,25 @@ fn of_kind(kind: &str) -> Vec<Block> {
 
 #[test]
 fn every_block_says_what_it_is() {
-    const KINDS: [&str; 16] = [
+    const KINDS: [&str; 22] = [
         "yaml policy",
         "yaml test",
         "yaml defaults",
         "yaml envoy",
+        "yaml envoy lines",
         "sh run",
         "sh make",
         "sh newcomer",
         "sh redis",
+        "sh debug",
+        "json answer",
+        "text answer",
         "toml library",
         "yaml library",
         "rust library",
         "text library",
+        "js client",
+        "text client",
         "text acl",
         "text output",
         "text recorded",
@@ -206,6 +218,23 @@ fn envoy_accepts_every_list_of_descriptors_on_a_page() {
 }
 
 #[test]
+fn envoy_lines_on_a_page_are_those_of_the_shipped_configuration() {
+    let shipped = page("config/envoy.yaml");
+    let shipped: Vec<&str> = shipped.lines().collect();
+    let shown = of_kind("yaml envoy lines");
+    assert!(!shown.is_empty());
+    for Block { text, place, .. } in shown {
+        let lines: Vec<&str> = text.lines().collect();
+        let is_there = shipped.windows(lines.len()).any(|window| {
+            let indent = window[0].len() - window[0].trim_start().len();
+            let dedented = window.iter().map(|line| line.get(indent..).unwrap_or_default());
+            dedented.eq(lines.iter().copied())
+        });
+        assert!(is_there, "{place}: not in config/envoy.yaml:\n{text}");
+    }
+}
+
+#[test]
 fn every_make_target_on_a_page_exists() {
     let makefile = page("Makefile");
     for Block { text, place, .. } in of_kind("sh make") {
@@ -237,6 +266,34 @@ fn every_command_on_a_page_runs_and_prints_what_the_page_shows() {
     }
 }
 
+/// Commands that need a cluster, a token, or other replicas do not run here; their flags are checked.
+#[test]
+fn every_command_on_a_page_has_flags_that_exist() {
+    let mut flags = 0;
+    for name in PAGES {
+        for line in page(name).lines() {
+            let in_pod = line.split_once(" -- tidegate ").map(|(_, command)| command);
+            let Some(command) = line.trim_start().strip_prefix("tidegate ").or(in_pod) else {
+                continue;
+            };
+            let words: Vec<&str> = command.split_whitespace().collect();
+            // A dependency in Cargo.toml, or a shell function that passes its arguments on.
+            if !words[0].starts_with(|c: char| c.is_ascii_lowercase()) {
+                continue;
+            }
+            let names = if words[0] == "override" { 2 } else { 1 };
+            let help = tidegate_process::run(&[&words[..names], &["--help"]].concat());
+            assert_eq!(help.code, 0, "{name}: {line}: {}", help.err);
+            for flag in words.iter().filter(|word| word.starts_with("--")) {
+                let known = help.out.split([' ', ',', '=', '\n', '[']).any(|word| word == *flag);
+                assert!(known, "{name}: {line}: {flag}");
+                flags += 1;
+            }
+        }
+    }
+    assert!(flags > 0);
+}
+
 /// Runs a line of a page; what it printed.
 fn run(line: &str, served: &Tidegate, place: &str) -> String {
     let mut words = line.split_whitespace();
@@ -254,7 +311,7 @@ fn run(line: &str, served: &Tidegate, place: &str) -> String {
 }
 
 /// Times differ from run to run by a second.
-fn without_numbers(text: &str) -> String {
+pub(super) fn without_numbers(text: &str) -> String {
     let mut kept = String::new();
     for c in text.chars() {
         match c {

@@ -20,7 +20,9 @@ struct Row {
 fn table() -> BTreeMap<String, Row> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/METRICS.md");
     let page = fs::read_to_string(page).unwrap();
-    let rows = page.lines().filter(|line| line.starts_with("| `tidegate_"));
+    let is_metric =
+        |line: &&str| ["| `tidegate_", "| `process_"].iter().any(|start| line.starts_with(start));
+    let rows = page.lines().filter(is_metric);
     rows.map(|row| {
         let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
         let [name, kind, labels, help] = cells[..] else { panic!("{row}") };
@@ -75,7 +77,10 @@ fn every_metric_of_a_scrape_is_on_the_page_as_it_is() {
 /// Names in a text that begin with `tidegate_`, without the suffixes of the series of a histogram.
 fn metric_names(text: &str) -> BTreeSet<&str> {
     let of = |rest: &'_ str| rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    let starts = text.match_indices("tidegate_").map(|(start, _)| &text[start..]);
+    // Those after a colon are names of recording rules.
+    let starts =
+        text.match_indices("tidegate_").filter(|(start, _)| !text[..*start].ends_with(':'));
+    let starts = starts.map(|(start, _)| &text[start..]);
     let names = starts.map(|rest| &rest[..of(rest).unwrap_or(rest.len())]);
     let parts = ["_bucket", "_sum", "_count"];
     names

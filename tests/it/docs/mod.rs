@@ -3,6 +3,7 @@
 
 mod api_users_page;
 mod code_blocks;
+mod debug_port_page;
 mod metrics_page;
 mod performance_page;
 mod policy_keys_page;
@@ -11,3 +12,4 @@ mod runbook;
 mod security_page;
 mod settings_page;
 mod shipped_policies;
+mod vocabulary;

@@ -34,11 +34,9 @@ fn tables() -> String {
     let mut tables = String::new();
     for (level, heading) in LEVELS {
         write!(tables, "\n### {heading}\n\n| key | takes | meaning |\n|---|---|---|\n").unwrap();
-        let required = levels[level]["required"].as_array().unwrap();
         for (name, key) in levels[level]["properties"].as_object().unwrap() {
             let meaning = key["description"].as_str().unwrap().replace('|', "\\|");
-            let required = if required.contains(&name.as_str().into()) { " Required." } else { "" };
-            writeln!(tables, "| `{name}` | {} | {meaning}{required} |", takes(key)).unwrap();
+            writeln!(tables, "| `{name}` | {} | {meaning} |", takes(key)).unwrap();
         }
     }
     tables

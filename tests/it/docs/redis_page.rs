@@ -42,7 +42,7 @@ fn an_operator_finds_a_counter_and_sees_that_every_key_ends() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let policy = root.join("config/first.yaml").display().to_string();
     let mut command = tidegate();
-    command.args(["serve", "--policy", &policy, "--redis-url", &url, "--require-store", "true"]);
+    command.args(["serve", "--policy", &policy, "--redis-url", &url, "--require-redis", "true"]);
     let serving = Tidegate::start(&mut command, directory(&[]));
     run(&["ask", &serving.port("grpc").to_string(), "edge", "api_token=demo"]).with_code(0);
     let lines: Vec<String> = blocks("sh redis").concat().lines().map(str::to_owned).collect();

@@ -213,6 +213,6 @@ fn a_rejection_that_no_wait_ends_tells_the_same_from_redis() {
     let url = format!("127.0.0.1:{}", redis.port);
     // Redis' answer is waited for, however busy the machine is.
     let settings =
-        [("TIDEGATE_HEADERS", "ratelimit"), ("REDIS_URL", &*url), ("TIDEGATE_STORE_BUDGET", "20s")];
+        [("TIDEGATE_HEADERS", "ratelimit"), ("REDIS_URL", &*url), ("TIDEGATE_REDIS_BUDGET", "20s")];
     durations_are_those_of_the_window(&stack(&settings));
 }

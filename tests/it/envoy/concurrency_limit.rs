@@ -106,7 +106,7 @@ fn in_redis_too_a_slot_comes_back_however_its_export_ends() {
     let redis = Server::start(&[]);
     let url = format!("127.0.0.1:{}", redis.port);
     // Redis' answer is waited for, however busy the machine is.
-    let settings = [("REDIS_URL", &*url), ("TIDEGATE_STORE_BUDGET", "20s")];
+    let settings = [("REDIS_URL", &*url), ("TIDEGATE_REDIS_BUDGET", "20s")];
     slots_come_back(&Stack::with_settings(1, LEASE, &settings));
 }
 

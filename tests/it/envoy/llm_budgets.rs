@@ -85,7 +85,7 @@ fn in_redis_too_those_pass_whose_estimates_fit() {
     let redis = Server::start(&[]);
     let url = format!("127.0.0.1:{}", redis.port);
     // Redis' answer is waited for, however busy the machine is.
-    budgets_hold(&Stack::new(&[("REDIS_URL", &*url), ("TIDEGATE_STORE_BUDGET", "20s")]));
+    budgets_hold(&Stack::new(&[("REDIS_URL", &*url), ("TIDEGATE_REDIS_BUDGET", "20s")]));
 }
 
 /// 58, 80, 175, 175, and 175 % of the key's budget: the first passes.

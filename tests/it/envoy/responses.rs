@@ -47,7 +47,7 @@ fn the_refusal_comes_at_exactly_the_limit_and_says_which_and_how_long() {
 
 #[test]
 fn the_body_of_a_refusal_names_the_limit_and_the_wait() {
-    let settings = [("TIDEGATE_REFUSAL_BODY", "true")];
+    let settings = [("TIDEGATE_REJECTION_BODY", "true")];
     let stack = Stack::of_with_settings(THREE_A_YEAR, BY_ADDRESS, &settings);
     let row = four(&get("/"), &stack);
     let refusal = row.refusal();

@@ -125,10 +125,10 @@ fn redis<'a>(kind: &'a str, url: &'a str, auth: &'a str) -> Vec<&'a str> {
         ["--redis-type", kind],
         ["--redis-url", url],
         ["--redis-auth", auth],
-        ["--store-budget", "2s"],
+        ["--redis-budget", "2s"],
         // A remembered refusal would not have come from Redis.
-        ["--refusal-cache", "false"],
-        ["--require-store", "true"],
+        ["--rejection-cache", "false"],
+        ["--require-redis", "true"],
     ];
     pairs.into_iter().flatten().collect()
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tidegate::decide::{Decider, GlobalModes};
 use tidegate::domain::{Code, Descriptor, Entry, Hits, Micros, Request};
-use tidegate::policy::spec::DomainSpec;
+use tidegate::policy::compiled_policy::DomainSpec;
 use tidegate::policy::{Options, Policy, Secret, Source, compile};
 use tidegate::store::memory::MemoryStore;
 

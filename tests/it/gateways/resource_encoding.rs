@@ -3,7 +3,7 @@
 use prost::Message;
 use serde_yaml::Value;
 use tidegate::control_plane::{LastGood, RawResource};
-use tidegate::policy::spec::DomainSpec;
+use tidegate::policy::compiled_policy::DomainSpec;
 use tidegate::policy::{Options, PolicyDefaults};
 
 const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";

@@ -107,15 +107,12 @@ async fn flood(connections: usize, streams: usize, flags: &[&str], growth_max_ki
     Flood { calls, ended: ended(&serving), closed }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thousands_of_calls_without_a_body_cost_as_much_as_they_are_charged() {
-    let (serving, address) = target(MANY_STREAMS);
-    asked(&mut client(address).await, &question(vec![descriptor(b"ann")])).await;
-    let before = serving.kib("VmRSS");
+/// Begins calls without a body on each connection, and waits until all have ended. Returns their number.
+async fn end_bare_calls(address: SocketAddr, connections: usize, streams: usize) -> usize {
     let mut calls = Vec::new();
-    for _ in 0..20 {
+    for _ in 0..connections {
         let connection = connect(address).await;
-        for _ in 0..1_000 {
+        for _ in 0..streams {
             let mut send = connection.clone().ready().await.unwrap();
             calls.push(send.send_request(call().body(()).unwrap(), false).unwrap());
         }
@@ -125,10 +122,25 @@ async fn thousands_of_calls_without_a_body_cost_as_much_as_they_are_charged() {
         let response = soon("every call to end", response).await.unwrap();
         assert_eq!(response.headers()["grpc-status"], "4");
     }
-    let peak = serving.kib("VmHWM");
-    println!("{number} bare calls: {before} KiB before, {peak} KiB at the peak");
-    // 62 to 70 MB were measured: what connections and the allocator hold besides differs from run to run.
-    assert!(peak <= before + 20_000 * 3 + 16 * 1_024, "{before} KiB, then {peak} KiB");
+    number
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousands_of_calls_without_a_body_cost_as_much_as_they_are_charged() {
+    const GROWTH_MAX_KIB: usize = 20_000 * 3 + 8 * 1_024;
+    let mut growths = Vec::new();
+    // A busy machine adds to the growth, by up to a sixth, and never takes from it.
+    while growths.len() < 3 && growths.iter().all(|growth| *growth > GROWTH_MAX_KIB) {
+        let (serving, address) = target(MANY_STREAMS);
+        asked(&mut client(address).await, &question(vec![descriptor(b"ann")])).await;
+        // The code of such calls is in memory once, not for each call.
+        end_bare_calls(address, 1, 10).await;
+        let before = serving.kib("VmRSS");
+        assert_eq!(end_bare_calls(address, 20, 1_000).await, 20_000);
+        growths.push(serving.kib("VmHWM") - before);
+    }
+    println!("20,000 bare calls: {growths:?} KiB");
+    assert!(growths.iter().any(|growth| *growth <= GROWTH_MAX_KIB), "{growths:?} KiB");
 }
 
 #[test]

@@ -248,7 +248,7 @@ async fn ten_thousand_idle_connections_disturb_nobody_and_make_room_for_newcomer
         newcomers.push(newcomer);
     }
     assert_eq!(metric(&serving, "connections_evicted_total"), 3);
-    assert_eq!(metric(&serving, "connections_refused_total"), 0);
+    assert_eq!(metric(&serving, "connections_rejected_total"), 0);
     bystander.is_answered().await;
     drop((idle, newcomers));
     until_connections(&serving, 1);

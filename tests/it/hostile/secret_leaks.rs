@@ -239,7 +239,7 @@ fn keys_in_redis_have_no_text_of_a_caller_one_length_and_an_end() {
     let server = Server::start(&[]);
     let policy = FIVE_A_DAY.replace("edge\n", "edge\nhash_tag: [client]\n");
     let address = format!("127.0.0.1:{}", server.port);
-    let patient = ["--redis-url", &address, "--store-budget", "10s", "--require-store", "true"];
+    let patient = ["--redis-url", &address, "--redis-budget", "10s", "--require-redis", "true"];
     let serving = Tidegate::policy(&policy, &patient);
     let long = "private-".repeat(4_000);
     for value in ["private-name", "{private-slot}", "203.0.113.99", &long] {

@@ -91,7 +91,7 @@ fn with_metadata() -> Tidegate {
          metadata: {{text: {text}}}\n"
     );
     let flags =
-        ["--refusal-body", "true", "--response-dynamic-metadata", "true", "--headers", "both"];
+        ["--rejection-body", "true", "--response-dynamic-metadata", "true", "--headers", "both"];
     Tidegate::policy(&format!("{FIVE_A_DAY}{rule}"), &flags)
 }
 

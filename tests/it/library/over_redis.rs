@@ -33,7 +33,7 @@ async fn a_limiter_and_a_service_share_a_counter() {
     let flags = [
         "--redis-url",
         &url,
-        "--store-budget",
+        "--redis-budget",
         "2s",
         "--key-secret",
         "s",

@@ -122,7 +122,7 @@ fn on_redis() -> (redis_server::Server, Tidegate) {
     let redis = redis_server::Server::start(&[]);
     let address = format!("127.0.0.1:{}", redis.port);
     // The budget of a call: longer than a busy machine may stop the test.
-    let arguments = ["--redis-url", &address, "--store-budget", "20s"];
+    let arguments = ["--redis-url", &address, "--redis-budget", "20s"];
     let server = Tidegate::policy(FIVE_A_DAY, &arguments);
     (redis, server)
 }
@@ -213,7 +213,7 @@ fn policy_with_metadata() -> String {
 #[tokio::test]
 async fn the_answer_to_a_batch_stays_below_4_mib_and_has_every_code() {
     let flags =
-        ["--refusal-body", "true", "--response-dynamic-metadata", "true", "--headers", "both"];
+        ["--rejection-body", "true", "--response-dynamic-metadata", "true", "--headers", "both"];
     let server = Tidegate::policy(&policy_with_metadata(), &flags);
     let mut client = client(server.port("grpc")).await.max_decoding_message_size(1 << 30);
     for (hits, code) in [(1, "OK"), (200_000, "OVER_LIMIT")] {

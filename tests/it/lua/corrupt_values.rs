@@ -90,7 +90,7 @@ async fn damage_is_answered_and_mended_never_an_error() {
     }
 }
 
-/// A write of one call, a call of several limits, a call that only `apply.lua` takes, and calls that
+/// A write of one call, a call of several limits, a call that only `decide_call.lua` takes, and calls that
 /// share a script call use different scripts.
 #[tokio::test]
 async fn every_script_reads_a_value_alike() {

@@ -20,7 +20,7 @@ fn a_key_is_prefix_version_and_tag() {
     let key = CounterKey { identity: u128::MAX, tag: None };
     let plain = text("", &key, &window.algorithm);
     assert_eq!(plain, "tg1w:{_____________________w}");
-    assert_eq!(plain.len(), 29, "so that Redis spends 133 bytes on it");
+    assert_eq!(plain.len(), 29, "so that Redis spends 134 bytes on it");
     assert_eq!(text("p:", &key, &bucket.algorithm), "p:tg1b:{_____________________w}");
     let key = CounterKey { identity: 1, tag: Some(0) };
     assert_eq!(

@@ -175,7 +175,7 @@ fn decide_gets_what_its_header_and_each_algorithm_name() {
 
 #[test]
 fn apply_gets_what_its_header_and_each_algorithm_name() {
-    let path = "apply.lua";
+    let path = "decide_call.lua";
     assert_eq!(argv(path), ["now_us", "accounting", "stride", "checks", "keys"]);
     let [of_check] = &lists(path)[..] else { panic!("one list") };
     assert_eq!(of_check.last(), Some(&"limit"));
@@ -183,7 +183,7 @@ fn apply_gets_what_its_header_and_each_algorithm_name() {
         // The same counter twice: decide.lua does not take that.
         let twice = [check, check];
         let call = encode_call(&encoder(), &twice, Accounting::Independent, Some(Micros(9)), START);
-        assert_eq!(call.script.name, "apply");
+        assert_eq!(call.script.name, "decide_call");
         let sent = words(&call);
         assert_eq!(sent[..2], [b"9".as_slice(), b"independent"]);
         let values = unpacked(&sent[3]);
@@ -271,7 +271,7 @@ fn a_call_in_several_slots_of_a_node_has_its_keys_after_the_same_arguments() {
     let checks = [take(key(1), &w, 1), take(key(2), &a, 2)];
     let twice = [checks[0], checks[0]];
     let accounting = Accounting::AllOrNothing;
-    for (checks, name) in [(&checks, "decide"), (&twice, "apply")] {
+    for (checks, name) in [(&checks, "decide"), (&twice, "decide_call")] {
         let expected = words(&encode_call(&encoder(), checks, accounting, None, START));
         let call = Call { checks, accounting, now: START, deadline: None };
         let scope = CallScope { spans_slots: true, is_part: false };

@@ -67,7 +67,7 @@ impl DrawnCall {
     }
 }
 
-/// A way to send a sequence: under keys of its own, in writes of up to so many calls, or by `apply.lua`
+/// A way to send a sequence: under keys of its own, in writes of up to so many calls, or by `decide_call.lua`
 /// (0).
 struct Way {
     encoder: Encoder,
@@ -75,7 +75,7 @@ struct Way {
     calls_max: u64,
 }
 
-/// All ways but the first, in which `apply.lua` decides the calls one by one.
+/// All ways but the first, in which `decide_call.lua` decides the calls one by one.
 const OTHER_WAYS: [&str; 4] =
     ["alone in their writes", "some writes", "one write", "one write to a node of a cluster"];
 
@@ -106,7 +106,7 @@ async fn batching_is_invisible() {
     let variants = |n| (0..VARIANTS).map(|variant| limit_of(n, variant)).collect();
     let limits: Vec<Vec<Arc<Limit>>> = (0..COUNTERS).map(variants).collect();
     let ways = [
-        ("apply", 0, false),
+        ("decide_call", 0, false),
         ("alone", 1, false),
         ("some", 7, false),
         ("all", u64::MAX, false),

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use tidegate::domain::{Charge, Check, CounterKey, Descriptor, Entry, Unit};
-use tidegate::policy::spec::DomainSpec;
+use tidegate::policy::compiled_policy::DomainSpec;
 use tidegate::policy::{Options, Policy, Secret, Source, compile, key_text};
 
 use super::checks_of;

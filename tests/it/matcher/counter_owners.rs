@@ -7,7 +7,9 @@ use std::sync::Arc;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tidegate::domain::{Entry, Limit, Unit};
-use tidegate::policy::spec::{ClassSpec, LimitSpec, NodeSpec, TierMethod, TiersSpec, ValueSpec};
+use tidegate::policy::compiled_policy::{
+    ClassSpec, LimitSpec, NodeSpec, TierMethod, TiersSpec, ValueSpec,
+};
 use tidegate::policy::{MatchEnd, Policy, Secret};
 
 use super::checks_of;

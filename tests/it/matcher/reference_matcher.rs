@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tidegate::domain::{Entry, Unit};
-use tidegate::policy::spec::{NodeSpec, ValueSpec};
+use tidegate::policy::compiled_policy::{NodeSpec, ValueSpec};
 use tidegate::policy::{DescriptorMatch, Policy, Secret};
 
 use crate::support::policy_specs::{descriptor, domain, entry, request, spec, window};

@@ -90,7 +90,10 @@ fn metadata_is_kept_whatever_the_metrics_of_the_rule() {
 fn a_rule_without_a_body_has_its_domains() {
     let body = |text: &str| {
         let content_type = "text/plain".into();
-        Arc::new(tidegate::policy::spec::RejectionBody { content_type, text: text.into() })
+        Arc::new(tidegate::policy::compiled_policy::RejectionBody {
+            content_type,
+            text: text.into(),
+        })
     };
     let mut spec = crate::support::policy_specs::domain(
         "d",

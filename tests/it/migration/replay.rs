@@ -22,7 +22,7 @@ async fn the_swapped_image_answers_as_before_but_for_the_differences_on_the_page
     let mut command =
         kubernetes_manifest::command(root.path(), &format!("127.0.0.1:{}", redis.port));
     // So long that a busy machine does not count on its own.
-    command.env("TIDEGATE_STORE_BUDGET", "10s");
+    command.env("TIDEGATE_REDIS_BUDGET", "10s");
     let serving = Tidegate::start(&mut command, root);
     let wrong = replay(serving.port("grpc").to_string(), Whose::Ours).await;
     assert!(wrong.is_empty(), "{}\n{}", wrong.join("\n"), serving.log());

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::support::http::{self, Reply};
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, asked, directory, tidegate};
 use crate::support::wait::until;
 
 const TOKEN: &str = "between-friends";
@@ -47,14 +47,6 @@ fn order(replica: &Tidegate, path: &str) -> String {
     let Reply { status, body, .. } = order_with(replica.port("debug"), path, TOKEN);
     assert_eq!(status, 200, "{path}: {body}");
     body
-}
-
-/// The status of a call of a client.
-fn asked(replica: &Tidegate, client: &str) -> u16 {
-    let body = format!(
-        r#"{{"domain":"edge","descriptors":[{{"entries":[{{"key":"client","value":"{client}"}}]}}]}}"#
-    );
-    http::post(replica.port("http"), "/json", &body).status
 }
 
 /// The first page of the overrides in force.

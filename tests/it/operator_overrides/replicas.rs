@@ -62,7 +62,7 @@ fn a_deletion_wins_over_a_replica_that_was_cut_off() {
     let replicas = three_on(&server);
     order(&replicas[0], "/override?target=edge&mode=deny&permanent=true&reason=old");
     await_reasons(&replicas, &["old"]);
-    order(&replicas[2], "/leave-store");
+    order(&replicas[2], "/leave-redis");
     order(&replicas[0], "/override/delete?target=edge");
     await_reasons(&replicas[..2], &[]);
     // A change on the replica that is cut off, and of another target.
@@ -74,7 +74,7 @@ fn a_deletion_wins_over_a_replica_that_was_cut_off() {
     );
     await_reasons(&replicas[2..], &["old", "own"]);
     server.ask(&["FLUSHALL"]);
-    order(&replicas[2], "/return-to-store");
+    order(&replicas[2], "/return-to-redis");
     await_reasons(&replicas, &["own"]);
 }
 

@@ -3,7 +3,7 @@
 use tidegate::domain::{
     Algorithm, Charge, Hits, Limit, Micros, OnStoreFailure, Override, Refill, Unit, Window,
 };
-use tidegate::policy::spec::LimitSpec;
+use tidegate::policy::compiled_policy::LimitSpec;
 use tidegate::policy::{DiagnosticKind, compile_override};
 
 use super::compile_helpers::{bad, good, rate_limit};
@@ -161,7 +161,7 @@ fn a_family_is_one_for_each_domain_path_name_and_window_and_no_other_number() {
     assert_ne!(family(base), family("unit: hour, requests_per_unit: 5"));
     assert_ne!(family(base), family("unit: minute, requests_per_unit: 5, name: n"));
     let at = |text: &str| good(text).domains.remove(0).nodes.remove(0);
-    let family_of = |node: &tidegate::policy::spec::NodeSpec| {
+    let family_of = |node: &tidegate::policy::compiled_policy::NodeSpec| {
         node.rule.as_ref().unwrap().limits[0].limit.limit_id
     };
     let limit = "rate_limit: {unit: minute, requests_per_unit: 5}";

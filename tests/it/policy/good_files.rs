@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use tidegate::domain::{Algorithm, Charge, Hybrid, Limit, Mark, OnStoreFailure, Refill, Window};
-use tidegate::policy::spec::{
+use tidegate::policy::compiled_policy::{
     HttpEntry, HttpMapping, HttpSource, LimitSpec, NodeSpec, RuleSpec, ValueSpec,
 };
 use tidegate::policy::{CompiledPolicy, Options, compile};

@@ -2,7 +2,7 @@
 //! refused. One test per behaviour.
 
 use tidegate::domain::{Hits, Unit};
-use tidegate::policy::spec::{NodeSpec, RuleSpec, ValueSpec};
+use tidegate::policy::compiled_policy::{NodeSpec, RuleSpec, ValueSpec};
 use tidegate::policy::{CompiledPolicy, DiagnosticKind};
 
 use super::compile_helpers::{bad, good, many, one, rate_limit};

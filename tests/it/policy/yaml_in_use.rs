@@ -2,7 +2,7 @@
 //! programs, and values that no request has.
 
 use tidegate::policy::DiagnosticKind;
-use tidegate::policy::spec::ValueSpec;
+use tidegate::policy::compiled_policy::ValueSpec;
 
 use super::compile_helpers::{bad, good, one, rate_limit};
 

@@ -33,7 +33,7 @@ fn serve(server: &Server, replicas: usize, limit: &str) -> Tidegate {
     let policy = format!(
         "domain: edge\ndescriptors:\n  - key: hot\n    rate_limit: {{{limit}, prepay: auto}}\n"
     );
-    let patient = ["--store-budget", "5s", "--require-store", "true"];
+    let patient = ["--redis-budget", "5s", "--require-redis", "true"];
     let replicas = ["--replicas", &replicas.to_string()];
     Tidegate::on_redis(server, &policy, &[&patient[..], &replicas].concat())
 }

@@ -14,7 +14,7 @@ const CONNECTIONS: usize = 8;
 const HITS: u64 = 10;
 const LIMIT: u32 = 100;
 /// Every bill is decided in Redis, also on a busy machine.
-pub const PATIENT: &[&str] = &["--require-store", "true", "--store-budget", "10s"];
+pub const PATIENT: &[&str] = &["--require-redis", "true", "--redis-budget", "10s"];
 
 /// A counter of the year, so that no window ends during the test.
 fn policy() -> String {

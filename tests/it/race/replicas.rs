@@ -55,10 +55,10 @@ impl Replicas {
             ["--redis-type", kind],
             ["--redis-url", url],
             ["--redis-auth", &auth],
-            ["--store-budget", "60s"],
+            ["--redis-budget", "60s"],
             // A remembered refusal would not have come from Redis.
-            ["--refusal-cache", "false"],
-            ["--require-store", "true"],
+            ["--rejection-cache", "false"],
+            ["--require-redis", "true"],
         ];
         let all = [arguments.as_flattened(), flags].concat();
         let each = (0..REPLICAS).map(|_| Tidegate::policy(policy, &all)).collect();

@@ -377,17 +377,17 @@ async fn a_quota_that_passed_elsewhere_is_enough() {
 async fn a_rehearsal_asks_the_store_nothing_until_it_is_over() {
     let store = fallback(1);
     let limit = window(10, OnStoreFailure::Local);
-    store.set_store_disabled(true);
+    store.disable_store(None);
     assert_eq!(admitted(&store, &limit, 3, NOW).await, 3);
     assert_eq!(used(&store.remote().store, 1, &limit, NOW), 0);
     assert_eq!(store.outages().calls(FailureKind::Rehearsed), 3);
-    store.set_store_disabled(false);
+    store.enable_store();
     let after = NOW.saturating_add(Micros::SECOND);
     assert_eq!(admitted(&store, &limit, 1, after).await, 1);
     assert_eq!(used(&store.remote().store, 1, &limit, after), 1);
-    store.set_store_disabled(true);
+    store.disable_store(None);
     admitted(&store, &limit, 1, after).await;
-    store.set_store_disabled(false);
+    store.enable_store();
     admitted(&store, &limit, 1, after).await;
     assert_eq!(used(&store.remote().store, 1, &limit, after), 2);
 }

@@ -449,7 +449,7 @@ async fn it_never_admits_what_the_store_would_refuse() {
 }
 
 #[tokio::test]
-async fn the_first_refusal_that_may_be_transient_is_cached_for_50_ms_only() {
+async fn the_first_rejection_that_may_be_transient_is_cached_for_50_ms_only() {
     let bench = Bench::with(true);
     let limit = window(1, 60 * SECOND);
     let asks_at = async |micros| bench.one(START + micros, take(1, &limit, 1)).await.2;
@@ -477,7 +477,7 @@ async fn the_first_refusal_that_may_be_transient_is_cached_for_50_ms_only() {
 
 /// Other replicas refund the prepaid hits that they do not spend.
 #[tokio::test]
-async fn the_first_refusal_of_a_prepaid_limit_is_cached_for_50_ms_only() {
+async fn the_first_rejection_of_a_prepaid_limit_is_cached_for_50_ms_only() {
     let (bench, limit) = (Bench::new(), limits::prepaid(&window(1, 60 * SECOND)));
     let asks_at = async |micros| bench.one(START + micros, take(1, &limit, 1)).await.2;
     assert!(asks_at(0).await && asks_at(0).await);

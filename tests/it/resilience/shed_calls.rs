@@ -184,5 +184,6 @@ async fn a_settle_that_is_not_sent_is_charged_afterwards_and_ends_its_hold() {
         available = left(&other, 1, &limit).await;
         tokio::task::yield_now().await;
     }
-    assert_eq!(stack.hits_charged_later(), 25);
+    // Redis has charged the hits before this replica has its answer.
+    charged(&stack, 25).await;
 }

@@ -6,7 +6,7 @@ use tidegate::domain::{
     Accounting, Algorithm, Bucket, Charge, Descriptor, Entry, FixedWindow, Hits, Limit, Micros,
     OnStoreFailure, Override, Rate, Refill, Request, Unit, Window,
 };
-use tidegate::policy::spec::{DomainSpec, LimitSpec, NodeSpec, RuleSpec, ValueSpec};
+use tidegate::policy::compiled_policy::{DomainSpec, LimitSpec, NodeSpec, RuleSpec, ValueSpec};
 use tidegate::policy::{Policy, Secret};
 
 /// A domain with these nodes on its first level.

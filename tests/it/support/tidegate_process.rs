@@ -77,6 +77,14 @@ pub(crate) fn metric(serving: &Tidegate, name: &str) -> u64 {
     value.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().expect("a number")
 }
 
+/// The status of the call of a client of the domain `edge`.
+pub(crate) fn asked(serving: &Tidegate, client: &str) -> u16 {
+    let body = format!(
+        r#"{{"domain":"edge","descriptors":[{{"entries":[{{"key":"client","value":"{client}"}}]}}]}}"#
+    );
+    http::post(serving.port("http"), "/json", &body).status
+}
+
 /// A serving process; killed when dropped.
 pub(crate) struct Tidegate {
     child: Child,

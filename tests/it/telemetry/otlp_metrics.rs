@@ -46,7 +46,7 @@ fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 fn a_receiver_gets_the_metrics_of_a_scrape() {
     let (receiver, redis) = (Receiver::start(), Server::start(&[]));
     let url = format!("127.0.0.1:{}", redis.port);
-    let more = [("REDIS_URL", url.as_str()), ("TIDEGATE_STORE_BUDGET", "5s")];
+    let more = [("REDIS_URL", url.as_str()), ("TIDEGATE_REDIS_BUDGET", "5s")];
     let serving = serving(&receiver.endpoint(), &more);
     for _ in 0..6 {
         serving.ask("ann");

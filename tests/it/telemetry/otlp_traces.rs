@@ -18,7 +18,7 @@ fn serving(receiver: &Receiver, redis: &Server, more: &[(&str, &str)]) -> Tidega
     let mut command = tidegate();
     command.args(["serve", "--policy"]).arg(files.path().join("policy.yaml"));
     command.env("REDIS_URL", format!("127.0.0.1:{}", redis.port));
-    command.env("TIDEGATE_STORE_BUDGET", "5s").env("OTEL_BSP_SCHEDULE_DELAY", "50");
+    command.env("TIDEGATE_REDIS_BUDGET", "5s").env("OTEL_BSP_SCHEDULE_DELAY", "50");
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint());
     command.env("OTEL_SERVICE_NAME", "limits").env("OTEL_METRICS_EXPORTER", "none");
     command.env("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test");
@@ -137,7 +137,7 @@ fn a_ratio_of_one_traces_every_caller_without_a_trace() {
 #[test]
 fn a_node_without_an_answer_has_a_span_with_its_error() {
     let (receiver, redis) = (Receiver::start(), Server::start(&[]));
-    let more = [("OTEL_TRACES_SAMPLER_ARG", "0"), ("TIDEGATE_STORE_BUDGET", "30ms")];
+    let more = [("OTEL_TRACES_SAMPLER_ARG", "0"), ("TIDEGATE_REDIS_BUDGET", "30ms")];
     let serving = serving(&receiver, &redis, &more);
     let grpc = serving.port("grpc");
     assert_eq!(ask(grpc, "ann", &[]), "0");

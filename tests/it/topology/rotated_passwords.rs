@@ -34,7 +34,7 @@ fn open_connections_log_in_again_when_the_password_changes_and_no_call_notices()
     command.arg("--redis-auth-file").arg(&file);
     command.args(["--redis-url", &format!("127.0.0.1:{}", server.port), "--require-store", "true"]);
     // Rejected calls ask Redis, too, and no call is given up on a busy machine.
-    command.args(["--refusal-cache", "false", "--store-budget", "60s"]);
+    command.args(["--rejection-cache", "false", "--store-budget", "60s"]);
     let serving = Tidegate::start(&mut command, files);
     let connections = sum(&serving, "connections");
     let (connects, losses) = (sum(&serving, "connects_total"), sum(&serving, "losses_total"));

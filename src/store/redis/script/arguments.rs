@@ -92,7 +92,7 @@ impl Encoder {
         first.map(|check| keys::counter_slot(&check.key))
     }
 
-    /// Encodes the call of `apply.lua`, which can decide any call, as [`encode`](super::call::encode)
+    /// Encodes the call of `decide_call.lua`, which can decide any call, as [`encode`](super::call::encode)
     /// does.
     pub fn encode_apply(
         &self,
@@ -164,7 +164,7 @@ impl Encoder {
     }
 }
 
-/// Returns the indices of the checks in the order in which `apply.lua` expects and decides them.
+/// Returns the indices of the checks in the order in which `decide_call.lua` expects and decides them.
 pub(super) fn refunds_first(checks: &[Check<'_>]) -> SmallVec<[usize; CHECKS_INLINE]> {
     let mut order: SmallVec<[usize; CHECKS_INLINE]> = (0..checks.len()).collect();
     order.sort_by_key(|at| !checks[*at].comes_first());
@@ -177,7 +177,7 @@ fn build_evalsha(script: &Script, keys: usize, checks: usize) -> Cmd {
     command
 }
 
-/// Returns the name that `apply.lua` uses for an accounting mode. `is_part` is true if the other
+/// Returns the name that `decide_call.lua` uses for an accounting mode. `is_part` is true if the other
 /// checks of an all-or-nothing call are decided by other script calls.
 pub(super) fn accounting_name(accounting: Accounting, is_part: bool) -> &'static str {
     match accounting {
@@ -221,7 +221,7 @@ pub(super) fn block_op(check: &Check<'_>) -> Option<&'static str> {
     }
 }
 
-/// Packs the check of a block in the format that `apply.lua` expects.
+/// Packs the check of a block in the format that `decide_call.lua` expects.
 fn pack_block(check: &Check<'_>, op: &str) -> Packed {
     let mut packed = Packed::default();
     packed.push_string(&[keys::BLOCK_LETTER]);
@@ -297,7 +297,7 @@ fn add_lists(command: &mut Cmd, lists: impl Iterator<Item = Packed>) {
     command.arg(stride).arg(pack_into_array_if_too_many(all).as_slice());
 }
 
-/// Packs a check in the format that `apply.lua` expects.
+/// Packs a check in the format that `decide_call.lua` expects.
 fn pack_check(check: &Check<'_>, local_now: Micros, next_key: &mut usize) -> Packed {
     let mut packed = Packed::default();
     let letter = algorithm_letter(&check.limit.algorithm);

@@ -8,7 +8,7 @@
 //! `a` is a letter for the algorithm and the version of its state, or `x` for the block of a counter. The holds of a limit with
 //! `reserve` are in two more keys, with the letters `r` (amounts) and `z` (ends). `tag` and `id` (the counter's
 //! identity) are 128 bits each, as 22 characters of base64url. Without hash_tag the key has 29
-//! characters, and the counter takes 133 bytes in Redis. Keys contain no text from callers, and the
+//! characters, and the counter takes 134 bytes in Redis. Keys contain no text from callers, and the
 //! tag is a keyed hash, so that a caller cannot choose the slot of its counters.
 //!
 //! Not here: computing an identity (`policy`), the values of keys (`lua`).

@@ -71,7 +71,7 @@ macro_rules! lua {
 /// Path relative to `lua/` and unmodified text of every Lua file.
 pub const LUA_FILES: &[(&str, &str)] = lua![
     "decide.lua",
-    "apply.lua",
+    "decide_call.lua",
     "refund.lua",
     "override_write.lua",
     "override_poll.lua",
@@ -90,7 +90,7 @@ pub const LUA_FILES: &[(&str, &str)] = lua![
     "algorithm/hybrid.lua",
     "algorithm/block.lua",
     "clock.lua",
-    "get.lua",
+    "read_string.lua",
     "ttl.lua",
 ];
 
@@ -125,7 +125,7 @@ impl Scripts {
             let sha = redis::Script::new(&text).get_hash().to_owned();
             Script { name, text, sha }
         };
-        let [decide, apply] = [DECIDE, "apply"].map(|name| script(name, node_line));
+        let [decide, apply] = [DECIDE, "decide_call"].map(|name| script(name, node_line));
         Scripts { decide, apply, refund: script(REFUND, line) }
     }
 }

@@ -1,6 +1,6 @@
 //! Decodes script replies into outcomes.
 //!
-//! `apply.lua` returns the numbers of each outcome, and `decide.lua` the counters' states, which
+//! `decide_call.lua` returns the numbers of each outcome, and `decide.lua` the counters' states, which
 //! `replay` turns into outcomes. Decoding returns a [`ReplyError`] for a reply that no script can
 //! send.
 //!
@@ -19,7 +19,7 @@ use crate::domain::{
     Verdict,
 };
 
-/// Reply of `apply.lua` if the server's clock is outside the calendar windows in the call.
+/// Reply of `decide_call.lua` if the server's clock is outside the calendar windows in the call.
 pub(super) const NO_WINDOW_REPLY: [Value; 1] = [Value::Int(-1)];
 
 /// Reply of a script without KEYS if its cluster node does not hold all keys, or the first item of it.
@@ -34,9 +34,9 @@ pub fn is_not_here(reply: &Value) -> bool {
     text == NOT_HERE || Unpacked::array(text).is_some_and(is_first)
 }
 
-/// Number of integers per check in a reply of `apply.lua`.
+/// Number of integers per check in a reply of `decide_call.lua`.
 const NUMBERS_PER_OUTCOME: usize = 6;
-/// Number of integers per check in a reply of `apply.lua` that decides only some of the checks of
+/// Number of integers per check in a reply of `decide_call.lua` that decides only some of the checks of
 /// an all-or-nothing call.
 const NUMBERS_PER_OUTCOME_AND_STATUS: usize = NUMBERS_PER_OUTCOME + 2;
 
@@ -145,7 +145,7 @@ fn uncharged_status(
     CounterStatus { available, reset_after }
 }
 
-/// Decodes the reply of `apply.lua`, which contains six numbers per check, or eight (`is_part`) if
+/// Decodes the reply of `decide_call.lua`, which contains six numbers per check, or eight (`is_part`) if
 /// the script decides only some of the checks of an all-or-nothing call.
 pub(super) fn decode_apply(
     reply: &[Value],
@@ -189,7 +189,7 @@ pub(super) fn decode_apply(
     Ok(ScriptReply { outcomes, clamped, uncharged, disagrees: false })
 }
 
-/// Computes a check's outcome from the check's six numbers in a reply of `apply.lua`. Times are in
+/// Computes a check's outcome from the check's six numbers in a reply of `decide_call.lua`. Times are in
 /// microseconds. The numbers are, in this order:
 ///
 /// - the available hits, or −1 − available hits if the check was refused

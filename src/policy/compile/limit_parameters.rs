@@ -7,8 +7,8 @@ use crate::domain::{
     Algorithm, Bucket, Calendar, Charge, Concurrency, FixedWindow, Hits, Limit, Micros,
     OnStoreFailure, Rate, Refill, Reserve, SlidingLog, SlidingWindow, Unit, Window,
 };
+use crate::policy::compiled_policy::WINDOW_MAX;
 use crate::policy::diagnostic::DiagnosticKind;
-use crate::policy::spec::WINDOW_MAX;
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::words::AlgorithmName;
 

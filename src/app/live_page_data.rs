@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::peers::{PeerAnswer, Peers};
-use super::rates::{CurrentRates, RuleRate};
+use super::request_rates::{CurrentRates, RuleRate};
 use super::try_request::to_json;
 use super::wiring::store_setup::ServiceDecider;
 use crate::admin::{PolicyQuery, Scope};
@@ -90,18 +90,15 @@ pub(super) async fn list_top_keys(
 ) -> String {
     let names = |rule, limit| limit_name(&decider.policy(), rule, limit);
     let mut report = telemetry.top_keys().report(by, Clock::System.now(), &names);
-    let this = ReplicaState {
-        name: "this replica".to_owned(),
-        answered: true,
-        reason: None,
-        answer: None,
+    let state = |name: &str, reason: Option<String>| {
+        let (name, answered) = (name.to_owned(), reason.is_none());
+        ReplicaState { name, answered, reason, answer: None }
     };
-    let mut replicas = vec![this];
+    let mut replicas = vec![state("this replica", None)];
     if scope == Scope::All {
         for answer in &*peers.ask(TOP_PATHS[by as usize]).await {
             let reason = answer.read().map(|theirs| report.merge(theirs)).err();
-            let (name, answered) = (answer.name.clone(), reason.is_none());
-            replicas.push(ReplicaState { name, answered, reason, answer: None });
+            replicas.push(state(&answer.name, reason));
         }
         report.keep_first(LISTED_KEYS_MAX);
     }
@@ -126,7 +123,7 @@ pub(super) struct RuleListing<'p> {
 struct ListedRule<'p> {
     #[serde(flatten)]
     rule: RuleView<'p>,
-    switched: Vec<String>,
+    overrides: Vec<String>,
 }
 
 /// Lists rules of the loaded policy: each with its own numbers, and with the capacity that its
@@ -146,12 +143,12 @@ pub(super) fn list_rules<'p>(
         }
         rules_found += 1;
         if rules.len() < query.rules_max {
-            let switched = changes_of(active, rule.id).collect();
+            let overrides = changes_of(active, rule.id).collect();
             let in_force = active.rule(rule.id).map_or(&[][..], |rule| &rule.limits);
             for (limit, spec) in view.limits.iter_mut().zip(in_force) {
                 limit.capacity = spec.limit.capacity().0;
             }
-            rules.push(ListedRule { rule: view, switched });
+            rules.push(ListedRule { rule: view, overrides });
         }
     }
     let rules_total = policy.rules().len();
@@ -202,7 +199,7 @@ pub(super) struct NowResponse<'a> {
 struct RuleNow<'a> {
     #[serde(flatten)]
     rate: &'a RuleRate,
-    /// `shadow`, `unlimited`, and `switched: ` with each override.
+    /// `shadow`, `unlimited`, and `override: ` with the change of each override.
     modes: Vec<String>,
 }
 
@@ -228,7 +225,7 @@ fn rules_now<'a>(policy: &Policy, active: &Policy, rates: &'a CurrentRates) -> V
         if let Some(modes) = modes.get_mut(&(policy.domain_name(rule), &*rule.path)) {
             modes.extend(rule.shadow_mode.then(|| "shadow".to_owned()));
             modes.extend(rule.unlimited.then(|| "unlimited".to_owned()));
-            modes.extend(changes_of(active, rule.id).map(|change| format!("switched: {change}")));
+            modes.extend(changes_of(active, rule.id).map(|change| format!("override: {change}")));
         }
     }
     let rule_now = |rate| RuleNow { rate, modes: modes.remove(&name(rate)).unwrap_or_default() };
@@ -308,7 +305,8 @@ pub(super) fn build_now_response<'a>(
     unreadable: &UnreadableCallers,
 ) -> NowResponse<'a> {
     let now = Clock::System.now();
-    let GlobalModes { shadow, quota } = decider.modes();
+    let GlobalModes { shadow: shadow_mode, quota: quota_mode } = decider.modes();
+    let without_policy = !telemetry.has_policy();
     let memory = decider.store().memory().stats();
     let redis = decider.store().redis();
     let mut calls_without_limit = telemetry.calls_without_limit();
@@ -322,11 +320,7 @@ pub(super) fn build_now_response<'a>(
         rules_total: decider.policy().rules().len(),
         rates,
         rules: rules_now(loaded, &decider.policy(), rates),
-        modes: ModesView {
-            shadow_mode: shadow,
-            quota_mode: quota,
-            without_policy: !telemetry.has_policy(),
-        },
+        modes: ModesView { shadow_mode, quota_mode, without_policy },
         override_changes: Vec::new(),
         latency: telemetry.latency(Clock::System.monotonic_now()),
         control_plane: control_plane.map(control_plane_view),
@@ -346,16 +340,13 @@ pub(super) fn build_now_response<'a>(
 
 fn node_view(report: NodeReport) -> NodeView {
     let stats = &report.stats;
+    let errors = stats.errors().filter(|(_, count)| *count > 0);
     NodeView {
         connections: stats.connected.get(),
         open_breakers: stats.breaker_open.get(),
         calls: stats.calls.get(),
         losses: stats.losses.get(),
-        errors: stats
-            .errors()
-            .filter(|(_, count)| *count > 0)
-            .map(|(kind, count)| (kind.as_str(), count))
-            .collect(),
+        errors: errors.map(|(kind, count)| (kind.as_str(), count)).collect(),
         address: report.address,
     }
 }

@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
+use crate::policy::compiled_policy::{RejectionBody, is_json};
 use crate::policy::diagnostic::{DiagnosticKind, Target};
-use crate::policy::spec::{RejectionBody, is_json};
 use crate::policy::syntax::keywords::{BODY_TEXT, CONTENT_TYPE};
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 

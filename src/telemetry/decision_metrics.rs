@@ -28,7 +28,7 @@ metrics! { RULE_METRICS ["domain", "rule"]: HitCounts,
 
 const LOST_BILLS: MetricFamily = counter(
     "lost_bills",
-    "Bills (hits above 0 that a descriptor names) that were not charged in full: rejected after questions with 0 hits on the rule, or beyond the bound on a counter's debt",
+    "Bills (hits above 0 that a descriptor names) that were not charged in full: rejected after peeks (calls with 0 hits) on the rule, or beyond the bound on a counter's debt",
 )
 .with_labels(&["cause"]);
 const LOST_BILL_HITS: MetricFamily =
@@ -65,7 +65,7 @@ metrics! { PROCESS_METRICS []: ProcessTotals,
 metrics! { POLICY_LOADS []: Telemetry,
     counter "domain_not_found" "Calls for a domain without a policy", |telemetry| telemetry.count_unknown_domain_calls();
     counter "detailed_metric_overflows" "Checks counted without the request's values, because there are too many of them", |telemetry| telemetry.detailed_counters.overflows();
-    counter "blocked_checks" "Checks refused because their key is blocked, or that began a block", |telemetry| telemetry.blocked_checks.load(Relaxed);
+    counter "blocked_checks" "Checks rejected because their key is blocked, or that began a block", |telemetry| telemetry.blocked_checks.load(Relaxed);
     gauge "global_shadow_mode_enabled" "1 if --shadow-mode lets every call pass, else 0", |telemetry| u64::from(telemetry.global_shadow);
     counter "config_load_success" "Successful policy loads", |telemetry| telemetry.loads.load(Relaxed);
     counter "config_load_error" "Failed policy reloads", |telemetry| telemetry.load_errors.load(Relaxed);

@@ -40,7 +40,7 @@ pub(super) struct CurrentRates {
     /// Calls admitted per second, or `None` if there is no recent earlier snapshot to compare with.
     pub(super) admitted_per_second: Option<f64>,
     /// Calls rejected per second, or `None` if there is no recent earlier snapshot to compare with.
-    pub(super) refused_per_second: Option<f64>,
+    pub(super) rejected_per_second: Option<f64>,
     /// Calls per second that passed, but would have been rejected without shadow mode; `None` if
     /// there is no recent earlier snapshot to compare with.
     pub(super) would_be_rejected_per_second: Option<f64>,
@@ -55,7 +55,7 @@ pub(super) struct RuleRate {
     pub(super) domain: String,
     pub(super) rule: String,
     pub(super) calls_per_second: f64,
-    pub(super) refused_calls_per_second: f64,
+    pub(super) rejected_calls_per_second: f64,
     pub(super) would_be_rejected_calls_per_second: f64,
 }
 
@@ -96,7 +96,7 @@ fn compute_rates(earlier: &Snapshot, later: &Snapshot, interval: Micros) -> Curr
                 domain: name.domain.to_string(),
                 rule: name.path.to_string(),
                 calls_per_second: rate(old.checks, new.checks),
-                refused_calls_per_second: rate(old.refused, new.refused),
+                rejected_calls_per_second: rate(old.refused, new.refused),
                 would_be_rejected_calls_per_second: rate(old.would_refuse, new.would_refuse),
             };
             (calls, rate)
@@ -105,14 +105,12 @@ fn compute_rates(earlier: &Snapshot, later: &Snapshot, interval: Micros) -> Curr
     let mut rules: Vec<(u64, RuleRate)> = rules.collect();
     rules.sort_by_key(|(calls, _)| Reverse(*calls));
     rules.truncate(LISTED_RULES_MAX);
+    let total = |read: fn(&Snapshot) -> u64| Some(rate(read(earlier), read(later)));
     CurrentRates {
         over_seconds: Some(seconds),
-        admitted_per_second: Some(rate(earlier.admitted, later.admitted)),
-        refused_per_second: Some(rate(earlier.refused, later.refused)),
-        would_be_rejected_per_second: Some(rate(
-            earlier.would_be_rejected,
-            later.would_be_rejected,
-        )),
+        admitted_per_second: total(|calls| calls.admitted),
+        rejected_per_second: total(|calls| calls.refused),
+        would_be_rejected_per_second: total(|calls| calls.would_be_rejected),
         rules: rules.into_iter().map(|(_, rate)| rate).collect(),
     }
 }
@@ -142,7 +140,7 @@ mod tests {
         let sample = rates.sample(at(2_000), || snapshot(30, 50));
         assert_eq!((sample.over_seconds, sample.admitted_per_second), (Some(2.0), Some(10.0)));
         assert_eq!(sample.rules[0].calls_per_second, 20.0);
-        assert_eq!(sample.rules[0].refused_calls_per_second, 10.0);
+        assert_eq!(sample.rules[0].rejected_calls_per_second, 10.0);
         assert_eq!(sample.rules[0].would_be_rejected_calls_per_second, 4.0);
         assert_eq!(sample.would_be_rejected_per_second, Some(4.0));
         let again = rates.sample(at(2_500), || panic!("read again too soon"));
@@ -170,7 +168,7 @@ mod tests {
         };
         let (earlier, later) = (with(|_| 1, 3), with(|n| 1 + n, 9));
         let rates = compute_rates(&earlier, &later, Micros::from_secs(2));
-        assert_eq!((rates.admitted_per_second, rates.refused_per_second), (Some(0.0), Some(3.0)));
+        assert_eq!((rates.admitted_per_second, rates.rejected_per_second), (Some(0.0), Some(3.0)));
         let rules: Vec<&str> = rates.rules.iter().map(|rate| &*rate.rule).collect();
         assert_eq!((rules.len(), rules[0], rules[49]), (50, "d.59", "d.10"));
     }

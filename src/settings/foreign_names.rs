@@ -19,7 +19,7 @@ const OTHER_NAMES: &[(&[&str], &str)] = &[
     (&["ca", "client-ca", "tls-ca", "ca-file"], "grpc-client-tls-cacert"),
     (&["verbose", "debug", "log", "loglevel"], "log-level"),
     (&["workers", "concurrency", "cpus"], "threads"),
-    (&["timeout", "redis-command-timeout"], "store-budget"),
+    (&["timeout", "redis-command-timeout"], "redis-budget"),
     (&["shutdown-timeout", "grace-period", "drain-timeout"], "hard-limit"),
     (&["dry-run", "shadow", "audit"], "shadow-mode"),
     (&["otlp", "otel", "tracing", "otel-endpoint"], "otlp-endpoint"),

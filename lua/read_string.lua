@@ -1,5 +1,5 @@
 #!lua
--- Reads a string: get(key) -> value (false if missing), err.
+-- Reads a string: read_string(key) -> value (false if missing), err.
 --
 -- A key of another type counts as missing, so that the next take replaces it. Any other error (such as an
 -- ACL that forbids GET) is returned, because an unreadable counter must not count as empty.
