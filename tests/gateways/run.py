@@ -50,8 +50,8 @@ class UnderEnvoyGateway(unittest.TestCase):
         path = Programs.module / "internal/gatewayapi/testdata" / f"{fixture}.in.yaml"
         self.processes = Standalone(pathlib.Path(place.name), Programs, path)
         self.addCleanup(self.processes.stop)
-        found = until(f"{rules} rules of {fixture}", lambda: len(self.processes.rules() or []) == rules)
-        self.assertTrue(found)
+        self.processes.start()
+        until(f"{rules} rules of {fixture}", lambda: len(self.processes.rules() or []) == rules)
         self.assertNotIn(REJECTED, self.processes.log("tidegate"))
 
     def ask(self, place, *request, **options):
@@ -107,7 +107,7 @@ class UnderEnvoyGateway(unittest.TestCase):
         self.has_limit(5, "gateway-2/http", USER_ONE, source=NEIGHBOUR)
         self.is_rejected("gateway-1/http", USER_ONE, source=STRANGER)
 
-    def test_distinct_addresses_of_a_network_beside_a_local_limit(self):
+    def test_distinct_addresses_of_a_network_with_a_local_limit_as_well(self):
         self.start(f"{PREFIX}with-ratelimit-both-type", 1)
         for source in (LOCAL, NEIGHBOUR):
             # Envoy's local limit writes the same headers over ours.
@@ -189,6 +189,7 @@ class UnderItsRateLimitServer(unittest.TestCase):
         self.addCleanup(place.cleanup)
         processes = RateLimitServer(pathlib.Path(place.name), Programs)
         self.addCleanup(processes.stop)
+        processes.start()
         fixtures = [path for directory in ("ratelimit-config", "xds-ir")
                     for path in sorted((Programs.module / "internal/xds/translator/testdata/in" / directory).glob("*.yaml"))
                     if "global:" in path.read_text()]

@@ -101,15 +101,17 @@ class Backend(http.server.BaseHTTPRequestHandler):
 
 
 class Processes:
-    """Tidegate and what it needs. `stop` ends all."""
+    """Tidegate and what it needs. `start` starts all, `stop` ends what was started."""
 
     def __init__(self, directory, programs):
         self.directory, self.programs, self.processes = directory, programs, []
         self.homes = {name: str(directory / name) for name in ("configHome", "dataHome", "stateHome", "runtimeDir")}
-        certgen = [programs.gateway, "certgen", "--local", "--config-home", self.homes["configHome"]]
+
+    def start(self):
+        certgen = [self.programs.gateway, "certgen", "--local", "--config-home", self.homes["configHome"]]
         subprocess.run([str(word) for word in certgen], check=True, capture_output=True)
         redis = ["redis-server", "--bind", "127.0.0.1", "--port", "6379", "--save", ""]
-        self._run("redis", redis, cwd=directory)
+        self._run("redis", redis, cwd=self.directory)
 
     def _run(self, name, command, **options):
         with open(self.directory / f"{name}.log", "w") as log:
@@ -120,7 +122,7 @@ class Processes:
     def log(self, name):
         return (self.directory / f"{name}.log").read_text()
 
-    def start_tidegate(self):
+    def _start_tidegate(self):
         link = self.directory / "ratelimit"
         link.symlink_to(self.programs.tidegate)
         own = self.directory / "configHome/certs/envoy-rate-limit"
@@ -145,7 +147,7 @@ class Processes:
         for process in reversed(self.processes):
             process.terminate()
         for process in self.processes:
-            process.wait()
+            process.communicate()
 
     def rules(self):
         """What Tidegate enforces: domain, path, and limit of each rule."""
@@ -161,12 +163,15 @@ class Standalone(Processes):
 
     def __init__(self, directory, programs, fixture):
         super().__init__(directory, programs)
+        self.resources = Resources(fixture)
         self.backend = http.server.ThreadingHTTPServer(("127.0.0.1", BACKEND_PORT), Backend)
         threading.Thread(target=self.backend.serve_forever, daemon=True).start()
-        self.resources = Resources(fixture)
-        shutil.copytree(directory / "configHome/certs/envoy", CERTIFICATES, dirs_exist_ok=True)
+
+    def start(self):
+        super().start()
+        shutil.copytree(self.directory / "configHome/certs/envoy", CERTIFICATES, dirs_exist_ok=True)
         # First: Envoy Gateway has a port for probes that Tidegate has, too, and does without it.
-        self.start_tidegate()
+        self._start_tidegate()
         self._start_gateway()
 
     def stop(self):
@@ -219,21 +224,16 @@ class Standalone(Processes):
 class RateLimitServer(Processes):
     """Envoy Gateway's rate limit xDS server alone, which serves one fixture of its translator after the other."""
 
-    def __init__(self, directory, programs):
-        super().__init__(directory, programs)
+    def start(self):
+        super().start()
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.server = self._run("policies", [programs.policies, self.homes["configHome"]], **pipes)
-        self.start_tidegate()
+        self.server = self._run("policies", [self.programs.policies, self.homes["configHome"]], **pipes)
+        self._start_tidegate()
 
     def serve(self, fixture):
         """Serves a fixture, and returns the policies in it."""
         print(fixture, file=self.server.stdin, flush=True)
         return [yaml.safe_load(text) for text in json.loads(self.server.stdout.readline())]
-
-    def stop(self):
-        self.server.stdin.close()
-        super().stop()
-        self.server.stdout.close()
 
     def flush(self):
         """Forgets all counters, since fixtures have rules in common."""
