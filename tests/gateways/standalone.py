@@ -138,7 +138,7 @@ class Processes:
             "REDIS_SOCKET_TYPE": "tcp", "REDIS_URL": "localhost:6379", "USE_PROMETHEUS": "true",
             "PROMETHEUS_ADDR": ":19001", "PROMETHEUS_MAPPER_YAML": "/etc/statsd-exporter/conf.yaml",
             # Ours: a busy machine is not an outage.
-            "TIDEGATE_STORE_BUDGET": "10s", "TIDEGATE_THREADS": "1",
+            "TIDEGATE_REDIS_BUDGET": "10s", "TIDEGATE_THREADS": "1",
         }
         self._run("tidegate", [link], env=environment)
         until("Tidegate", lambda: self.rules() is not None)

@@ -32,9 +32,9 @@ fn open_connections_log_in_again_when_the_password_changes_and_no_call_notices()
     let mut command = tidegate();
     command.arg("serve").arg("--policy").arg(path("policy.yaml"));
     command.arg("--redis-auth-file").arg(&file);
-    command.args(["--redis-url", &format!("127.0.0.1:{}", server.port), "--require-store", "true"]);
+    command.args(["--redis-url", &format!("127.0.0.1:{}", server.port), "--require-redis", "true"]);
     // Rejected calls ask Redis, too, and no call is given up on a busy machine.
-    command.args(["--rejection-cache", "false", "--store-budget", "60s"]);
+    command.args(["--rejection-cache", "false", "--redis-budget", "60s"]);
     let serving = Tidegate::start(&mut command, files);
     let connections = sum(&serving, "connections");
     let (connects, losses) = (sum(&serving, "connects_total"), sum(&serving, "losses_total"));
@@ -96,7 +96,7 @@ fn a_rejected_password_is_logged_and_the_connection_stays_logged_in() {
     let policy = "domain: edge\ndescriptors:\n  - key: client\n    \
                   rate_limit: {unit: year, requests_per_unit: 2}\non_store_failure: error\n";
     let server = Server::start(&[&acl::line(acl::SINGLE)]);
-    let serving = Tidegate::on_redis(&server, policy, &["--store-budget", "60s"]);
+    let serving = Tidegate::on_redis(&server, policy, &["--redis-budget", "60s"]);
     let losses = sum(&serving, "losses_total");
     let file = serving.directory().join("auth");
     fs::write(file, format!("{}:not-the-password\n", acl::USER)).unwrap();
