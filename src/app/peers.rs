@@ -128,7 +128,7 @@ impl Peers {
                 }
             });
         let results = join_all(asked).await.into_iter();
-        let not_asked = || Err(format!("not asked: at most {PEERS_MAX} addresses are"));
+        let not_asked = || Err(format!("not asked: only the first {PEERS_MAX} addresses are"));
         let results = results.chain(std::iter::repeat_with(not_asked));
         let mut instances = HashSet::from([self.instance]);
         for (address, result) in addresses.iter().zip(results) {

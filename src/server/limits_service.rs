@@ -269,9 +269,7 @@ impl<D: Decide> RlsService<D> {
                     decoded.map_err(|error| self.reject_invalid(error))?;
                 self.authorize(caller, &domain, &[], CHANGE)?;
                 if OverrideEntry::domain_of_id(&id).as_deref() != Some(&*domain) {
-                    return Err(Status::not_found(
-                        "the id is not that of an override of this domain",
-                    ));
+                    return Err(Status::not_found("no override of this domain has this id"));
                 }
                 (id.clone(), overrides.delete(id).await)
             }

@@ -306,8 +306,8 @@ mod tests {
             ("redis:///0", "has no host"),
             ("https://h:1", "did you mean rediss://h:1?"),
             ("tls://ann:X@h:1/3", "did you mean rediss://(hidden)@h:1/3?"),
-            ("http://h:1/x", "http:// is not Redis. Valid are HOST:PORT"),
-            ("redis+sentinel://h:1", "has an unknown scheme. Valid are HOST:PORT"),
+            ("http://h:1/x", "http:// is not Redis. Write HOST:PORT"),
+            ("redis+sentinel://h:1", "has an unknown scheme. Write HOST:PORT"),
         ] {
             let error = read(&[("redis-url", url)]).unwrap_err()[0].to_string();
             assert!(error.starts_with("--redis-url: ") && error.contains(part), "{url}: {error}");

@@ -190,8 +190,8 @@ impl OperatorOverrides {
         let has_room = {
             let state = self.state.lock();
             if self.decider.policy().check_override(&entry)? == Fit::Unmatched {
-                let advice = "/rlconfig lists domains and rules, /explain the rule of a descriptor";
-                return Err(format!("no rule of the policy is a target of {entry}; {advice}"));
+                let advice = "/rlconfig lists all rules, /explain those of a descriptor";
+                return Err(format!("the policy has no rule for {entry}; {advice}"));
             }
             let is_known = state.in_force.contains_key(&id);
             (is_known || state.in_force.len() < OVERRIDES_MAX)
