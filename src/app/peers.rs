@@ -39,7 +39,6 @@ const SHARED_FOR: Duration = Duration::from_secs(1);
 /// within a few seconds.
 const RESOLVE_PAUSE: Duration = Duration::from_secs(5);
 
-/// Answer of one peer to a question.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerAnswer {
     /// Address of the peer, or the entry of `--peers` if it has no address.
@@ -48,7 +47,6 @@ pub(crate) struct PeerAnswer {
     pub(crate) result: Result<Value, String>,
 }
 
-/// Answers of all peers to a question.
 pub(crate) type PeerAnswers = Arc<[PeerAnswer]>;
 
 /// Latest answers to a question and the time at which it was asked; locked while peers are asked.

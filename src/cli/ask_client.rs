@@ -68,7 +68,6 @@ impl From<Status> for CallError {
 }
 
 impl Server {
-    /// Connects to the server.
     pub(super) async fn connect(&self) -> Result<Channel, CallError> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let mut endpoint = Endpoint::from_shared(format!("{scheme}://{}", self.target))?
@@ -156,7 +155,6 @@ fn root_cause<'e>(error: &'e (dyn Error + 'static)) -> &'e dyn Error {
     cause
 }
 
-/// Sends one request.
 pub(super) async fn send(
     channel: &Channel,
     request: RateLimitRequest,

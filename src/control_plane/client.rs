@@ -103,7 +103,6 @@ pub trait PolicyReceiver {
     fn receive(&mut self, last_good: &LastGood, effect: ResponseEffect);
 }
 
-/// Reason why a stream ended.
 enum StreamEnd {
     /// The control plane could not be reached, or the stream was lost.
     Failed(String),

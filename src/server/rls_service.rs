@@ -183,7 +183,6 @@ impl<D: Decide> RlsService<D> {
         self.batch_decisions.in_flight()
     }
 
-    /// Returns the limit on the decisions of batches in flight.
     pub(crate) fn batch_decisions(&self) -> &BatchDecisions {
         &self.batch_decisions
     }

@@ -43,7 +43,6 @@ const RECENT_CHANGES: usize = 50;
 const REQUESTS_MAX: usize = 64;
 
 named_enum! {
-    /// Kind of change of an override.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum ChangeKind {
         /// The override was set.

@@ -30,7 +30,6 @@ const REJECTED_RESOURCES: MetricFamily = gauge(
 )
 .with_labels(&["resource", "path", "reason"]);
 
-/// Returns a source that emits the metrics of the control plane client.
 pub(crate) fn source(status: &Arc<ControlPlaneStatus>) -> MetricSource {
     let status = Arc::clone(status);
     Box::new(move |sink| {

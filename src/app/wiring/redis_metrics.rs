@@ -76,7 +76,6 @@ const EVICTION_POLICY: MetricFamily =
     gauge("redis_eviction_info", "1, with the eviction policy of Redis")
         .with_labels(&[NODE_LABEL, "policy"]);
 
-/// Writes the metrics of every known Redis node.
 pub(super) fn emit_nodes(nodes: &[NodeReport], sink: &mut dyn MetricSink) -> fmt::Result {
     let stats = nodes.iter().map(|node| ([(NODE_LABEL, node.address.as_str())], &*node.stats));
     emit_rows(sink, COUNTERS, stats.clone())?;

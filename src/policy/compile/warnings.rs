@@ -94,7 +94,6 @@ struct Linter<'a> {
     origins: &'a [(usize, usize)],
     documents: &'a [Document<'a>],
     found: Vec<Diagnostic>,
-    /// Names of limits.
     names: HashSet<&'a str>,
     /// Each name in a `replaces`, with the position of its descriptor and its own in the list.
     replaced: Vec<(Vec<usize>, usize, &'a str)>,

@@ -46,7 +46,7 @@ pub enum StepResult {
     Pattern {
         /// Position of the pattern among the patterns of the key, in file order. The first is 1.
         number: usize,
-        /// Text of the pattern.
+        /// Pattern as written in the policy.
         text: String,
         /// Whether all values that match the pattern share one counter.
         shared: bool,

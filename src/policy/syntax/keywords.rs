@@ -58,7 +58,6 @@ impl Level {
     }
 }
 
-/// Type of a key's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ValueType {
     /// Text without control characters, at most [`NAME_BYTES_MAX`] bytes.

@@ -265,7 +265,6 @@ impl ClientContext {
     }
 }
 
-/// Returns the login parameters of a connection.
 fn login_parameters(auth: &Auth, password: Option<&str>, db: i64) -> RedisConnectionInfo {
     // With RESP3, `redis` reports a broken connection immediately.
     let mut login = RedisConnectionInfo::default()
