@@ -300,7 +300,7 @@ class Page(unittest.TestCase):
         for landmark in ("banner", "navigation", "main", "contentinfo"):
             self.assertIn(landmark, roles)
         regions = {name for role, name in named if role == "region"}
-        for region in ("Overview", "Who is being limited", "Decisions by rule", "Try a request", "Store", "Policy"):
+        for region in ("Overview", "Who is being limited", "Decisions by rule", "Try a request", "Counters", "Policy"):
             self.assertIn(region, regions)
         for role, name in named:
             if role in ("button", "textbox", "searchbox", "spinbutton", "combobox", "radio", "link", "table", "image", "img"):

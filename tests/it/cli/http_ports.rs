@@ -270,16 +270,16 @@ fn metrics_can_have_the_names_of_envoyproxy_ratelimit() {
 fn refusals_are_logged_once_a_second_with_a_count_and_without_request_data() {
     let serving = Tidegate::policy(FIVE_A_DAY, &[]);
     let ask = ASK.replace("ann", "somebody-private");
-    let refused = until("a line about refusals", || {
+    let refused = until("a line about rejections", || {
         for _ in 0..20 {
             post(serving.port("http"), "/json", &ask);
         }
-        serving.logged("a call was refused")
+        serving.logged("a call was rejected")
     });
     assert_eq!((&refused["limit"], &refused["source"]), (&"daily".into(), &"memory".into()));
     assert_eq!((&refused["domain"], &refused["rule"]), (&"edge".into(), &"edge.client".into()));
-    assert!(refused["refusals"].as_u64().unwrap() > 0 && refused["retry_after_ms"].is_u64());
-    assert_eq!(refused["rule_refusals"], refused["refusals"], "there is one rule");
+    assert!(refused["rejections"].as_u64().unwrap() > 0 && refused["retry_after_ms"].is_u64());
+    assert_eq!(refused["rule_rejections"], refused["rejections"], "there is one rule");
     assert!(serving.log().lines().count() < 20, "{}", serving.log());
     assert!(!serving.log().contains("somebody-private"));
 }

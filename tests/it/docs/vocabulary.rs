@@ -26,12 +26,13 @@ const OLD_WORDS: [(&str, &str); 9] = [
 ];
 
 /// Phrases in which the word is right, and why.
-const EXCEPTIONS: [(&str, &str); 9] = [
+const EXCEPTIONS: [(&str, &str); 10] = [
     ("tidegate switch", "a subcommand"),
     ("tidegate-switch", "its manual page"),
     ("tidegate\\-switch", "the same, in the other manual pages"),
     ("\"switch ", "the head of its manual page"),
     ("_refuse.tpl", "a file"),
+    ("tidegate.refuse", "a template"),
     ("_are_refused", "names of tests"),
     ("refused flood, one key", "a row of a recorded run"),
     ("onnection refused", "the error of the operating system"),
