@@ -16,7 +16,7 @@ use crate::support::redis_server::Server;
 use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, asked, directory, ran, tidegate};
 use crate::support::wait::until;
 
-const DENIED: &str = "Redis denied our login or a command";
+const DENIED: &str = "Redis denied the login or a command";
 const ERROR: &str = "Redis replied with an error";
 const REPLICA: &str = "the Redis node is not a master";
 

@@ -181,7 +181,6 @@ impl MonotonicClock {
         (MonotonicClock::new(move || origin + elapsed()), time, origin)
     }
 
-    /// Returns the current instant.
     pub(crate) fn instant(&self) -> Instant {
         (self.read)()
     }

@@ -158,7 +158,7 @@ impl ClientContext {
                 }
                 FailureKind::Denied => {
                     tracing::error!(
-                        %node, advice, reason, suppressed, "Redis denied our login or a command"
+                        %node, advice, reason, suppressed, "Redis denied the login or a command"
                     );
                 }
                 FailureKind::ReadOnly => {
@@ -265,7 +265,6 @@ impl ClientContext {
     }
 }
 
-/// Returns the login parameters of a connection.
 fn login_parameters(auth: &Auth, password: Option<&str>, db: i64) -> RedisConnectionInfo {
     // With RESP3, `redis` reports a broken connection immediately.
     let mut login = RedisConnectionInfo::default()
@@ -334,7 +333,7 @@ impl From<RedisError> for ConnectError {
     fn from(error: RedisError) -> Self {
         let (kind, reason) = match (error.kind(), error.code()) {
             (redis::ErrorKind::Parse, _) => {
-                let reason = "the answer is not in the protocol of Redis".to_owned();
+                let reason = "the answer is not in the Redis protocol".to_owned();
                 (FailureKind::NotConnected, reason)
             }
             // The server's own text is about HELLO, which no operator has sent.
