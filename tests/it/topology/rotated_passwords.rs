@@ -100,7 +100,7 @@ fn a_rejected_password_is_logged_and_the_connection_stays_logged_in() {
     let losses = sum(&serving, "losses_total");
     let file = serving.directory().join("auth");
     fs::write(file, format!("{}:not-the-password\n", acl::USER)).unwrap();
-    let line = serving.logged_in_time("Redis denied our login or a command");
+    let line = serving.logged_in_time("Redis denied the login or a command");
     assert!(line["reason"].as_str().unwrap().starts_with("WRONGPASS"), "{line}");
     let statuses = [0, 0, 0].map(|client| ask(&serving, client));
     assert_eq!(statuses, [200, 200, 429]);

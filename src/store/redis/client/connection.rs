@@ -22,7 +22,6 @@ use tokio::time::Sleep;
 
 use super::backoff::{Backoff, dial};
 use super::circuit_breaker::PROBE_INTERVAL;
-use super::config::Password;
 use super::connection_probe::ProbeResult;
 use super::connection_state::{CloseReason, Connection};
 use super::connection_write::{InFlightBatch, WRITE_COMMANDS_MAX};
@@ -168,16 +167,13 @@ impl Connection {
         let (mut incoming, mut closed) = (Vec::<Batch>::with_capacity(WRITE_COMMANDS_MAX), false);
         let mut outstanding = OutstandingCommands::default();
         let mut silence = SilenceTimer::new(self.dialer.context.config.silence_max);
-        let can_rotate = matches!(self.dialer.context.config.auth.password, Password::Reloaded(_));
         let mut password_check = tokio::time::interval(PASSWORD_CHECK_INTERVAL);
         let reason = loop {
             while batches.len() < BATCHES_IN_FLIGHT_MAX
                 && let Some(batch) = self.write_batch(&mut outstanding.pending)
             {
                 outstanding.record_write(&batch);
-                if batch.sent.is_some() && !silence.is_set {
-                    silence.reset(Some(silence.interval));
-                }
+                silence.start(&batch);
                 batches.push(send_batch(connection.clone(), batch));
             }
             if closed && batches.is_empty() {
@@ -223,7 +219,7 @@ impl Connection {
                         self.record_silence(&outstanding);
                     }
                 }
-                _ = password_check.tick(), if can_rotate => self.dialer.log_in_again(connection),
+                _ = password_check.tick() => self.dialer.log_in_again(connection),
                 received = self.queue.recv_many(&mut incoming, WRITE_COMMANDS_MAX),
                     if !closed
                         && outstanding.pending.is_empty()
@@ -464,6 +460,13 @@ impl SilenceTimer {
     fn new(silence_max: Duration) -> Self {
         let interval = SILENCE_CHECK_INTERVAL.min(silence_max);
         SilenceTimer { sleep: Box::pin(tokio::time::sleep(interval)), interval, is_set: false }
+    }
+
+    /// Starts the timer for a batch that was sent, unless it runs.
+    fn start(&mut self, batch: &InFlightBatch) {
+        if batch.sent.is_some() && !self.is_set {
+            self.reset(Some(self.interval));
+        }
     }
 
     /// Restarts the timer. `left` is how much longer the node may stay silent; `None` stops the
