@@ -87,7 +87,7 @@ class Links(unittest.TestCase):
     def test_every_page_of_docs_is_in_the_table_of_contents(self):
         listed = re.findall(r"\]\(([^)]+)\)", (ROOT / "docs/SUMMARY.md").read_text())
         pages = {file.name for file in (ROOT / "docs").glob("*.md")} - {"SUMMARY.md"}
-        self.assertEqual(pages - set(listed), set())
+        self.assertEqual(pages - set(listed), set(), "list these pages in docs/SUMMARY.md")
         self.assertEqual(len(listed), len(set(listed)))
 
 
