@@ -1,31 +1,31 @@
 #!lua
--- Returns the functions of an algorithm by its letter in the counter's key:
+-- Returns the functions of one algorithm, selected by its letter in the counter's key:
 -- algorithms(letter, now, extra_ms, only_refund, keys) -> functions.
 --
--- Each algorithm's file defines these functions, and lists the values of the limit, from limit[at + 1]
--- on.
---   load(key, limit, at, holders) -> state (nil if missing), err
---     holders  those of all checks of the counter; only for concurrency
+-- Each algorithm's file defines the functions below. Its header lists the values of a limit. These begin at
+-- limit[at + 1] of a longer list, because a list for each limit would cost Redis half a microsecond.
+--   load(key, limit, at, holders) -> state (nil if the counter is missing), err
+--     holders  holders of all checks of this counter; only concurrency uses them
 --   step(state, op, cost, limit, at, held) -> passes, wait, charged, since, entry, write, clamped
---     op       take, peek, refund, or debt (a take that is charged even if refused); only for budgets also
---              hold, settle, and reset
---     held     hits that are held besides; only for windows and buckets, nil for none
---     wait     microseconds until the check would pass; 0 if it passes now or never does
---     charged  hits; since: start of the window, or time, of the charge; entry: number in a log, or
---              credits of a hybrid's pool. Of a renewed lease, since is its former end, and entry the
---              former hits. Of a hold, charged is its hits, since the former hold's end, entry its hits
+--     op       take, peek, refund, or debt (a take that is charged even if refused). Budgets also have hold,
+--              settle, and reset
+--     held     hits that holds take up in addition to the state's hits, or nil; only windows and buckets use it
+--     wait     microseconds until the check would pass; 0 if it passes now or never will
+--     charged  hits charged or, for a hold, held
+--     since    time of the charge, or start of the window charged; for a renewed lease or hold, its former end
+--     entry    number of a log's take, or credits taken from a hybrid's pool; for a renewed lease or hold, its
+--              former hits
 --     write    the new state; nil if it does not change
---     clamped  whether the stored state was from the far future
---   report(state, limit, at) -> available (hits), reset (microseconds until the counter is unused), only for
+--     clamped  true if the stored state was from the far future
+--   report(state, limit, at) -> available (hits), reset (microseconds until the counter is unused), and for
 --     budgets held (hits)
 --   save(key, state, limit, at)
 --   refund(key, limit, at, hits, taken_at, window, entry) -> whether the counter changed, err
--- A step does not change its state, but makes a new one. Only logs, slots, and holds, whose copies would make a
--- call quadratic, are changed in place by all steps but the first take: its new state is the admitted one
--- (decide_call.lua), and later takes pass that. The limit is part of a longer list, because a list of
--- its own would cost Redis half a microsecond.
+-- step does not change its argument but returns a new state. Copies of logs, slots, and holds would make a call
+-- quadratic, so only the first take of a call copies them. decide_call.lua keeps that copy as the admitted
+-- state, and every other step changes them in place.
 --
--- Building an algorithm's functions costs Redis about 1 us, so only those that a call uses are built. With
+-- Building an algorithm's functions costs Redis about 1 us, so a call builds only those that it uses. With
 -- `only_refund`, the common algorithms build only what refund needs.
 local letter, now, extra_ms, only_refund, keys = ...
 if letter == 'w' or letter == 'k' then

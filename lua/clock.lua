@@ -1,8 +1,8 @@
 #!lua
 -- Reads the clock: clock(now_us) -> now (microseconds since the epoch), extra_ms (added to every expiry).
 --
--- now_us is a script's ARGV[1]. In production it is empty, and the server's clock is used. In tests it is
--- a number, and every key lives a day longer.
+-- now_us is a script's ARGV[1]. In production it is empty, and the time is that of the Redis server. A test
+-- passes a number, and every key lives a day longer, because the two clocks differ.
 local now_us = ...
 if now_us == '' then
   local time = redis.call('TIME')

@@ -1,31 +1,33 @@
 #!lua
--- Decides several calls, one after another, and writes each counter once: what the calls leave is what they
--- would leave if each had been sent by itself. Answers the counters' states before the calls, from which
--- src/algorithm computes the outcomes.
--- Takes and peeks of fixed windows, sliding windows, and buckets; the counters of one call are all different.
--- A block is a counter, too, whose check precedes that of the counter that it blocks, and counts as passed.
+-- Decides several calls, one after another, as if each had been sent alone, but reads and writes each counter
+-- only once. Replies with the counters' states before the calls, from which src/algorithm computes the outcomes.
+-- Supports takes and peeks of fixed windows, sliding windows, and buckets, if the checks of a call all have
+-- different counters; decide_call.lua decides all other calls. A block is also a counter. Its check comes right
+-- before the check of the counter that it blocks, and counts as passed.
 --
--- KEYS[i]  the counters, each once; none if they may be in several slots of a cluster's node
+-- The plain state of a counter is a single number: the hits of the current fixed window, or the debt of a bucket
+-- in credits. States that are not plain, such as those of sliding windows, take a slower path.
+--
+-- KEYS[i]  the counters, each once; none if they may be in several slots of one cluster node (see ARGV[5])
 -- ARGV[1]  now_us: see clock.lua
 -- ARGV[2]  limits: MessagePack values in one argument. For each limit:
---   +1  most: the largest plain state after a take
---   +2  unit: what a hit adds to a plain state
---   +3  zero: nil, until the script sets it
---   +4  top: the largest state that is plain; nil if none is
---   +5  number: nil, until the script sets it
---   +6  rate: of a bucket, as in its file; else nil
+--   +1  most: largest plain state that a take may leave
+--   +2  unit: what one hit adds to a plain state
+--   +3  zero: nil; the script replaces it with the stored value that stands for the plain state 0
+--   +4  top: largest plain state; larger states are not plain. nil if this algorithm has no plain states
+--   +5  number: nil; the script replaces it with the current fixed window's number, as in the stored value
+--   +6  rate: for a bucket, as in its file; else nil, which the script replaces with the text of `number`
 --   +7  next: index of the next limit's first value
 --   +8  letter: of the algorithm, as in the counter's key
 --   +9  limit: the values listed in the algorithm's file
--- ARGV[3]  bytes: the calls in numbers of one byte each; empty if they do not fit
--- ARGV[4]  values: then the calls in MessagePack values. First for each counter:
---   +1  at: index of its limit's first value. Other limits of the counter have the same windows.
--- then for each call whose checks all are required takes of the same cost, under the counters' limits, all or
--- nothing:
+-- ARGV[3]  bytes: the calls, with one byte for each number; empty if a number does not fit
+-- ARGV[4]  values: the calls as MessagePack values, if `bytes` is empty. First, for each counter:
+--   +1  at: index of its limit's first value. If the counter has other limits, their windows are the same.
+-- then for each simple call (all or nothing, with only required takes of one cost under the counters' limits):
 --   +1  checks: their number
 --   +2  cost: hits
 --   then for each check:
---   +1  place: of the counter in KEYS
+--   +1  place: index of the counter in KEYS
 -- or for each other call:
 --   +1  0
 --   +2  accounting: all_or_nothing or independent
@@ -33,31 +35,32 @@
 --   then for each check:
 --   +1  place, +2  cost: as above
 --   +3  at: index of its limit's first value
---   +4  op: take or peek; of a block: blocks (if the next check refuses) or blocked
+--   +4  op: take or peek; for a block: blocks (if the next check refuses) or blocked
 --   +5  role: required, shadow, or the number of the quota group
 --
--- ARGV[5]  keys: without KEYS, from here on, the counters
+-- ARGV[5]  keys: the counters, from this argument on, if there are no KEYS
 --
 -- State    as in each algorithm's file
--- Reply    a MessagePack array: for each counter its state; now; the states that are not plain; and for each
---          call of which not all checks passed its number and how many passed: -1 if the server's clock is
---          outside a calendar's windows, then it charged nothing.
---          A plain state is the hits of the current fixed window, or the debt of a bucket in credits. In the
---          place of any other is -1, and they follow in order:
---            fixed window    start, count
---            sliding window  start, hits of the previous window, hits of the current one
---            bucket          microseconds until it is full, rem
---            block           start, end
---          Then, if writes failed, the code of the first error, and the places of the counters that were not
---          written. If the first write of the only call fails, its error.
+-- Reply    a MessagePack array of
+--          - for each counter, its plain state (0 if missing), or -1 if its state is not plain
+--          - now
+--          - the states that are not plain, in order:
+--              fixed window    start, count
+--              sliding window  start, hits of the previous window, hits of the current one
+--              bucket          microseconds until it is full, rem
+--              block           start, end
+--          - for each call with a check that did not pass, its number and how many checks passed: -1 if the
+--            server's clock is outside a calendar's windows; then the call charged nothing
+--          - if writes failed, the code of the first error, and the places of the counters not written
+--          If there is only one call and its first write fails, the reply is that error.
 --          If the node does not hold every key: 'not here', and the places of the counters that it does not
 --          hold; then nothing was charged.
--- Cost     TIME and MGET once, one write for each counter that changes; without KEYS, one GET for each counter,
---          from Redis 7.4 on one more
+-- Cost     TIME and MGET once, and one write for each counter that changes. Without KEYS, one GET for each counter
+--          instead of MGET, and one more from Redis 7.4 on
 local now, extra_ms = loadfile('clock.lua')(ARGV[1])
 local pcall_redis, format, match, tonumber = redis.pcall, string.format, string.match, tonumber
 
--- A write of one take of one counter whose state is plain costs Redis a quarter less here than below.
+-- Fast path for a single take of a counter with a plain state. Costs Redis a quarter less than the code below.
 if #ARGV[3] == 4 and not ARGV[5] then
   local key, value, state = KEYS[1], pcall_redis('GET', KEYS[1]), 0
   local most, unit, _, top, _, rate, _, letter, _, length = cmsgpack.unpack(ARGV[2])
@@ -103,9 +106,9 @@ if #ARGV[3] == 4 and not ARGV[5] then
   end
 end
 
-local n, keys, plain, huge = { cmsgpack.unpack(ARGV[2]) }, KEYS, nil, math.huge
--- An array, if they are too many values for Lua's stack.
-n = n[2] and n or n[1]
+local limits, keys, plain, huge = { cmsgpack.unpack(ARGV[2]) }, KEYS, nil, math.huge
+-- Many values come as one array, because they would not fit on Lua's stack.
+limits = limits[2] and limits or limits[1]
 if ARGV[5] then
   local elsewhere
   keys = { unpack(ARGV, 5) }
@@ -119,18 +122,18 @@ end
 local calls = ARGV[3] ~= '' and { string.byte(ARGV[3], 1, -1) } or { cmsgpack.unpack(ARGV[4]) }
 calls = calls[2] and calls or calls[1]
 local count, size = #keys, #calls
--- A counter's value becomes its plain state, which the reply has too, or else `huge`: then `states` has the
--- state as the algorithm's file describes it, false if missing; `read`, before all calls.
--- A list of about the right size, because growing an empty one costs Redis 2 % of a call.
+-- `plain` has the stored values, which plain states replace below. `huge` marks a state that is not plain:
+-- `states` then has the current state as the algorithm's file describes it (false if missing), and `read` the
+-- state before all calls. `reply` starts at about its final size: growing an empty list costs Redis 2 % of a call.
 local reply = count > 1 and { false, false, false } or {}
 local states, read, algorithms, outside_of = nil, nil, nil, nil
 
 local function algorithm_of(at)
-  -- Few writes need them, and a table costs Redis as much as ten reads of one.
+  -- Created only when needed, because a new table costs Redis as much as ten reads from one.
   if not algorithms then
     states, read, algorithms = {}, {}, {}
   end
-  local letter = n[at + 7]
+  local letter = limits[at + 7]
   local algorithm = algorithms[letter]
   if not algorithm then
     if letter == 'w' or letter == 'k' then
@@ -147,39 +150,39 @@ local function algorithm_of(at)
   return algorithm
 end
 
--- `number` becomes the current window's number as a counter's value has it, and `rate` the text of that
--- number. `zero` becomes the value of which a plain state is the distance, if the value is one number.
+-- Fills in `zero`, `number`, and `rate` of each limit (see ARGV[2]). `zero` is false if a stored value minus
+-- `zero` would not be the exact plain state.
 local limit = 1
-while n[limit] do
-  if n[limit + 7] == 'w' then
-    local length = n[limit + 9]
+while limits[limit] do
+  if limits[limit + 7] == 'w' then
+    local length = limits[limit + 9]
     local window = (now - now % length) / length % 900000000
-    n[limit + 4], n[limit + 5] = window * 10000000000, format('%d', window)
-    -- Larger values are not exact in a double.
-    n[limit + 2] = window < 900000 and n[limit + 4]
+    limits[limit + 4], limits[limit + 5] = window * 10000000000, format('%d', window)
+    -- With a larger number, stored values are not exact in a double.
+    limits[limit + 2] = window < 900000 and limits[limit + 4]
   else
-    n[limit + 2] = n[limit + 5] == 1 and now
-    n[limit + 3] = n[limit + 3] or -1
+    limits[limit + 2] = limits[limit + 5] == 1 and now
+    limits[limit + 3] = limits[limit + 3] or -1
   end
-  limit = n[limit + 6]
+  limit = limits[limit + 6]
 end
 
--- Reads counters whose states are plain, from `first` on. Returns the place of the first other one. Has no
--- upvalues, which cost Redis more than arguments.
-local function read_plain(first, count, calls, n, plain, reply, sub)
+-- Reads counters from `first` on, as long as their states are plain. Returns the place of the first other one.
+-- Takes arguments instead of upvalues, which would cost Redis more.
+local function read_plain(first, count, calls, limits, plain, reply, sub)
   for place = first, count do
     local at, value, state = calls[place], plain[place], 0
     if value then
-      local zero = n[at + 2]
+      local zero = limits[at + 2]
       if zero then
         state = value - zero
-      elseif n[at + 4] and sub(value, 1, -11) == n[at + 5] then
+      elseif limits[at + 4] and sub(value, 1, -11) == limits[at + 5] then
         state = sub(value, -10) - 0
       else
         return place
       end
     end
-    if not (state >= 0 and state <= n[at + 3] and state % 1 == 0) then
+    if not (state >= 0 and state <= limits[at + 3] and state % 1 == 0) then
       return place
     end
     plain[place], reply[place] = state, state
@@ -190,9 +193,9 @@ end
 local place, r = 1, count + 2
 while place <= count do
   local at, value, state = calls[place], plain[place], nil
-  if not value or n[at + 2] or n[at + 4] then
-    -- Arithmetic on a text that is no number raises an error.
-    local is_read, stop = pcall(read_plain, place, count, calls, n, plain, reply, string.sub)
+  if not value or limits[at + 2] or limits[at + 4] then
+    -- Arithmetic on text that is not a number raises an error.
+    local is_read, stop = pcall(read_plain, place, count, calls, limits, plain, reply, string.sub)
     while not is_read and reply[place] do
       place = place + 1
     end
@@ -200,7 +203,7 @@ while place <= count do
     at, value = calls[place], plain[place]
   end
   if place <= count then
-    local letter, rate = n[at + 7], n[at + 5]
+    local letter, rate = limits[at + 7], limits[at + 5]
     if letter == 'b' or letter == 'l' then
       local tat, rem = match(value, '^(%d+):?(%d*)$')
       if tat then
@@ -208,11 +211,11 @@ while place <= count do
         state = tat < 0 and 0 or rem < rate and tat * rate + rem
       end
     end
-    -- Not exact above the top.
-    if state and state <= n[at + 3] then
+    -- A debt above `top` is not exact as one number.
+    if state and state <= limits[at + 3] then
       plain[place], reply[place] = state, state
     else
-      local parsed, outside = algorithm_of(at).parse(value, n, at + 7)
+      local parsed, outside = algorithm_of(at).parse(value, limits, at + 7)
       plain[place], states[place], reply[place] = huge, parsed or false, parsed and -1 or 0
       read[place] = states[place]
       if outside then
@@ -237,12 +240,12 @@ reply[count + 1] = now
 local i, nth, before = count + 1, 1, nil
 while i <= size do
   local checks, cost, failed = calls[i], calls[i + 1], nil
-  -- Usually all checks pass.
+  -- Charges check by check, because usually all pass. If one does not, its call's charges are undone below.
   for c = i + 2, i + 1 + checks do
     local place = calls[c]
     local at = calls[place]
-    local after = plain[place] + cost * n[at + 1]
-    if after > n[at] then
+    local after = plain[place] + cost * limits[at + 1]
+    if after > limits[at] then
       failed = c
       break
     end
@@ -254,7 +257,7 @@ while i <= size do
     local accounting, width, start = nil, 1, i + 2
     for c = start, failed and failed - 1 or 0 do
       local place = calls[c]
-      plain[place] = plain[place] - cost * n[calls[place] + 1]
+      plain[place] = plain[place] - cost * limits[calls[place] + 1]
     end
     if checks == 0 then
       accounting, checks, width, start = cost, calls[i + 2], 5, i + 3
@@ -278,43 +281,43 @@ while i <= size do
       i = i + width
       local is_blocked = block and block.left > 0
       op = is_blocked and 'peek' or op
-      if n[at + 7] == 'x' then
+      if limits[at + 7] == 'x' then
         passes, state = true, states[place]
-      -- A bucket's limits may differ in the rate.
-      elseif state < huge and state <= n[at + 3] and n[at + 5] == n[own + 5] then
-        local after = state + cost * n[at + 1]
-        passes = after <= n[at]
+      -- A debt in credits only applies to limits of the same rate.
+      elseif state < huge and state <= limits[at + 3] and limits[at + 5] == limits[own + 5] then
+        local after = state + cost * limits[at + 1]
+        passes = after <= limits[at]
         if passes and op == 'take' then
           plain[place] = after
         end
       else
         local algorithm, write, far, _ = algorithm_of(at), nil, nil, nil
         if state < huge then
-          -- A debt in credits.
-          local rate = n[own + 5]
+          -- Converts the debt in credits to a bucket's state.
+          local rate = limits[own + 5]
           local rem = state % rate
           states[place] = { tat = now + (state - rem) / rate, rem = rem }
           read[place] = state == reply[place] and states[place]
           plain[place] = huge
         end
         state = states[place]
-        passes, _, _, _, _, write, far = algorithm.step(state or nil, op, cost, n, at + 7)
+        passes, _, _, _, _, write, far = algorithm.step(state or nil, op, cost, limits, at + 7)
         states[place] = write or state
-        -- What is clamped has no room for a take, so that `write` has no charge.
+        -- A clamped counter is full, so `write` contains no charge: it is the state before this check.
         state = far and write or state
       end
       before = before or {}
       before[c] = state
       if block then
         passes = passes and not is_blocked
-        -- A block begins even though the call is rejected.
+        -- The block begins even if the call is rejected.
         if block.begins and not passes and not is_blocked then
-          local begun = algorithm_of(block.at).begin(n, block.at + 7)
+          local begun = algorithm_of(block.at).begin(limits, block.at + 7)
           states[block.place], before[c - 1] = begun, begun
         end
         block = nil
-      elseif n[at + 7] == 'x' then
-        local left = algorithm_of(at).left(state, n, at + 7)
+      elseif limits[at + 7] == 'x' then
+        local left = algorithm_of(at).left(state, limits, at + 7)
         block = { place = place, at = at, left = left, begins = op == 'blocks' }
       end
       if passes then
@@ -323,7 +326,7 @@ while i <= size do
         refused = refused or role == 'required'
       end
       if accounting and role ~= 'required' and role ~= 'shadow' then
-        -- Whether all checks of the quota group pass.
+        -- True for a quota group while all of its checks pass.
         quotas = quotas or {}
         quotas[role] = quotas[role] ~= false and passes or false
       end
@@ -358,21 +361,21 @@ for place = 1, count do
   local state, was = plain[place], reply[place]
   if state ~= was then
     local key, at = keys[place], calls[place]
-    local number, charge, now_is, done = n[at + 4], state - was, nil, nil
-    -- Without hits, the counter may be missing.
+    local number, charge, now_is, done = limits[at + 4], state - was, nil, nil
+    -- A counter without hits may be missing, and INCR would create it without an expiry.
     if number and was > 0 then
       -- Unlike INCRBY, INCR needs no formatted number.
       now_is = charge == 1 and pcall_redis('INCR', key) or pcall_redis('INCRBY', key, format('%d', charge))
     end
     if state == huge then
       if states[place] ~= read[place] then
-        local saved, err = pcall(algorithm_of(at).save, key, states[place], n, at + 7)
+        local saved, err = pcall(algorithm_of(at).save, key, states[place], limits, at + 7)
         done = not saved and (type(err) == 'table' and err or { err = err })
       end
     elseif not number then
-      -- Buckets of one write often have the same debt, for example if all were full.
-      if state ~= last or n[at + 5] ~= rate then
-        last, rate = state, n[at + 5]
+      -- Reuses the text of the last bucket. Debts are often equal, for example if all buckets were full.
+      if state ~= last or limits[at + 5] ~= rate then
+        last, rate = state, limits[at + 5]
         local rem = state % rate
         local ahead = (state - rem) / rate
         local left = ahead + 1999
@@ -381,16 +384,16 @@ for place = 1, count do
       end
       done = pcall_redis('SET', key, text, 'PX', px)
     elseif now_is ~= number + state then
-      -- INCRBY fails on text that is not a whole number.
-      local length = n[at + 9]
+      -- INCRBY was not called, or failed because the stored text is not a whole number.
+      local length = limits[at + 9]
       local left = length - now % length + 1999
       local expiry = format('%d', (left - left % 1000) / 1000 + extra_ms)
-      done = pcall_redis('SET', key, format('%s%010d', n[at + 5], state), 'PX', expiry)
+      done = pcall_redis('SET', key, format('%s%010d', limits[at + 5], state), 'PX', expiry)
     end
     if not (done and done.err) then
       made = true
-    elseif nth == 2 and not made and n[at + 7] ~= 'x' then
-      -- The only call has charged nothing.
+    elseif nth == 2 and not made and limits[at + 7] ~= 'x' then
+      -- There is only one call, and it has charged nothing.
       return done
     else
       if not failed then

@@ -1,31 +1,33 @@
 #!lua
--- Decides any call atomically: all its checks or, on a cluster, those whose counters are on one node. Reads
--- and decides everything before the first write. decide.lua decides common calls faster.
+-- Decides any call atomically: all its checks or, on a cluster, those whose counters are on one node. Decides
+-- every check before the first write. decide.lua decides common calls faster.
 --
--- KEYS[i]  the counter of check i; the same counter may come twice. Refunds and settles come first. Then the two
---          keys of the holds of each budget. None if the counters are in several slots of a cluster's node
+-- KEYS[i]  the counter of check i; checks may share a counter. Checks that refund or settle come first. After the
+--          counters come the two keys of the holds of each budget. None if the counters are in several slots of
+--          one cluster node (see ARGV[5])
 -- ARGV[1]  now_us: see clock.lua
 -- ARGV[2]  accounting: all_or_nothing, independent, or part (of an all_or_nothing call whose other checks
 --          are decided elsewhere)
 -- ARGV[3]  stride: number of values per check
 -- ARGV[4]  checks: MessagePack, for each check these values, then nils up to the stride:
---   +1  letter: of the algorithm, as in the counter's key; of a budget, r and that letter
---   +2  op: take, peek, refund, or debt (a take that is charged even if refused); of a budget also hold,
---       settle, or reset; of a block, which precedes its counter: blocks (if the counter refuses), blocked,
---       or refund (lifts it)
+--   +1  letter: of the algorithm, as in the counter's key; for a budget, r and that letter
+--   +2  op: take, peek, refund, or debt (a take that is charged even if refused). Budgets also have hold,
+--       settle, and reset. A block, which precedes its counter, has blocks (if the counter refuses), blocked, and
+--       refund (which lifts it)
 --   +3  role: required, shadow, or the number of the quota group
 --   +4  cost: hits
 --   +5  limit: the values listed in the algorithm's file
--- ARGV[5]  keys: without KEYS, from here on, the counter of each check, and the keys of holds
+-- ARGV[5]  keys: if there are no KEYS, from this argument on, the counters and the keys of holds, as in KEYS
 --
 -- State    as in each algorithm's file
 -- Reply    {now, clamped (number of counters from the far future), then six numbers for each check:
---          available (-1 - available if refused), wait (0 for none), reset, charged, since, entry (of a
---          budget's peek, the hits held)}; to a part also available and reset without the call's charges.
+--          available (-1 - available if refused), wait (0 for none), reset, charged, since, entry (for a peek of
+--          a budget, the hits held)}. A part has two more for each check: available and reset as they are if the
+--          call is rejected.
 --          {-1} if the server's clock is outside a calendar's windows; then no counter changed.
---          Without KEYS, 'not here' if the node does not hold every key; then nothing was written.
--- Cost     TIME once, load and save of each counter; refused: no write. Without KEYS, also one STRLEN for each
---          counter, from Redis 7.4 on one more
+--          'not here' if there are no KEYS and the node does not hold every key; then nothing was written.
+-- Cost     TIME once, load and save of each counter; usually no write if the call is rejected. Without KEYS, also one
+--          STRLEN for each counter, and one more from Redis 7.4 on
 local keys = KEYS
 if ARGV[5] then
   keys = { unpack(ARGV, 5) }
@@ -47,12 +49,12 @@ end
 
 -- Within a call, a counter has two states. `certain` is its state if the call is rejected: the stored
 -- state after refunds and debts. `admitted` is its state if the call is admitted; nil until a take passes.
--- `certain_at` and `admitted_at` are the indices of the limits under which they changed, false if they
--- did not.
+-- `certain_at` and `admitted_at` are the indices of the limits under which these states last changed; false if
+-- they did not change.
 local counters, debts = {}, {}
--- The holders of each concurrency counter, which are read together.
+-- Holders of each concurrency counter, so that one load reads the leases of all.
 local holders = {}
--- Whether an independent call holds hits: if it is rejected, its takes are charged, but nothing is held.
+-- True if an independent call makes a hold. If the call is rejected, its takes are charged, but it holds nothing.
 local drops_holds = false
 for i = 1, checks do
   local at, key = (i - 1) * stride, keys[i]
@@ -103,7 +105,7 @@ for i = 1, checks do
   if role == 'required' then
     refused = refused or not passes
   elseif role ~= 'shadow' then
-    -- Whether all checks of the quota group pass.
+    -- True for a quota group while all of its checks pass.
     quotas = quotas or {}
     quotas[role] = quotas[role] ~= false and passes or false
   end
@@ -111,10 +113,10 @@ for i = 1, checks do
     clamped = clamped + 1
   end
 
-  local stands = op == 'debt' or op == 'settle' or op == 'take' and drops_holds
+  local charged_if_rejected = op == 'debt' or op == 'settle' or op == 'take' and drops_holds
   if (op == 'take' or op == 'hold') and passes then
     counter.admitted, counter.admitted_at, write = write, limit, nil
-    if stands then
+    if charged_if_rejected then
       _, _, charged, since, entry, write = algorithm.step(counter.certain, 'take', cost, args, limit)
     elseif far then
       _, _, _, _, _, write = algorithm.step(counter.certain, 'peek', 1, args, limit)
@@ -129,7 +131,7 @@ for i = 1, checks do
   if write then
     counter.certain, counter.certain_at = write, limit
   end
-  if stands then
+  if charged_if_rejected then
     -- The charge that remains if the call is rejected.
     debts[i] = { charged, since, entry }
   end
@@ -169,7 +171,7 @@ for i = 1, checks do
   elseif counter.certain_at then
     save(keys[i], counter.certain, args, counter.certain_at)
   end
-  -- The same counter may occur again later in the call.
+  -- Another check may have the same counter, which must be saved only once.
   counter.admitted, counter.certain_at = nil, false
 end
 return reply

@@ -1,15 +1,15 @@
 #!lua
--- Reads the counters of a call to one node of a cluster, by GET or STRLEN:
+-- Reads a call's counters on one node of a cluster, with GET or STRLEN:
 -- node_read(command, keys) -> values, elsewhere (places of the keys that are not on this node; nil if none).
 --
--- A key of another node, and a missing key of a slot that is moving, is an error at its read. So if all
--- keys can be read, all can be written. One command for several keys would fail if they are in several
--- slots, although all are here.
--- From Redis 7.4 on, a key of a moving slot is not found if the command before it used another slot: the first
--- read of a script then succeeds, and the write later fails. Therefore the first key is read again after the
--- last: then each slot is used right after another one. Earlier servers are spared that read, 5 % of the call.
+-- A read fails if the key is on another node, or if the key is missing and its slot is moving. So if all reads
+-- succeed, all writes will, too. One command for several keys would fail if they are in several slots, even if
+-- this node holds them all.
+-- From Redis 7.4 on, a read notices that a slot is moving only if the command before it used another slot. So the
+-- first read of a script would succeed, and the write would fail later. Therefore the first key is read again
+-- after the last one. Earlier servers are spared that read, 5 % of the call.
 local command, keys = ...
--- A list of about the right size, because growing an empty one costs Redis 2 % of the call.
+-- Starts at about its final size, because growing an empty list costs Redis 2 % of the call.
 local values, pcall = { false, false, false, false, false }, redis.pcall
 local count, version, elsewhere = #keys, redis.REDIS_VERSION_NUM, nil
 local reads_again = not version or version >= 0x070400 or redis.VALKEY_VERSION_NUM

@@ -8,18 +8,18 @@
 -- ARGV[1]  id of the replica
 -- ARGV[2]  version: the changes after it are returned
 -- ARGV[3]  maximum number of changes
--- ARGV[4]  time in microseconds after which a replica that has not called is not counted
+-- ARGV[4]  microseconds without a call after which a replica is no longer counted
 --
--- State    records and versions: see override_write.lua; they expire a day after the tombstones in them would
---          be forgotten if no replica calls, because no replica sends older ones. replicas: sorted set of the
---          replicas by the time of their last call
+-- State    records and versions: see override_write.lua. They expire if no replica calls for eight days, a day
+--          after replicas forget tombstones: no replica sends older ones. replicas: sorted set of the replicas by
+--          the time of their last call
 -- Reply    {time, `highest checksum`, number of replicas, ids, records}
 -- Cost     TIME, ZADD, ZREMRANGEBYSCORE, ZCOUNT and HMGET once, PEXPIRE three times; with changes
 --          ZRANGEBYSCORE and HMGET
 local RECORDS_LIFE = 8 * 86400000
 local time = redis.call('TIME')
 local now, life = time[1] * 1000000 + time[2], ARGV[4] + 0
--- A server whose memory is full still tells the changes.
+-- Out of memory is no reason to fail: Redis can still return the changes.
 local beat = redis.pcall('ZADD', KEYS[3], string.format('%.0f', now), ARGV[1])
 if type(beat) == 'table' and beat.err and not string.find(beat.err, 'OOM', 1, true) then
   return beat

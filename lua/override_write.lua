@@ -7,11 +7,12 @@
 -- ARGV[1]  first of four values for each record:
 --   +1  id
 --   +2  version
---   +3  time of the record; `now` for a change, which gets the server's time and a version higher than all
---       that Redis and the caller (+2) know; empty: forget the record if it still has this version
+--   +3  time of the record. `now` for a change: it gets the server's time, and a version above +2 and above all
+--       in Redis. Empty: forget the record if it still has this version
 --   +4  content; empty for a tombstone
 --
--- A record is written only if it wins: by version, then time, then content.
+-- A record replaces the stored one only if its version is higher or, with the same version, its time is later or,
+-- with the same time, its content is greater.
 -- State    records: hash from id to `version time content`; its field '' holds `highest checksum`, the
 --          highest version and the sum of all versions and times. versions: sorted set of ids by version
 -- Reply    `version time` of a change, else an empty text
@@ -28,13 +29,13 @@ for i = 1, #ARGV, 4 do
   if held then
     held_version, held_time, held_content = string.match(held, '^(%d+) (%d+) (.*)$')
   end
-  -- A value that is not a record loses to every record.
+  -- Any record replaces a value that is not a record.
   held_version, held_time = (held_version or 0) + 0, (held_time or 0) + 0
   local removed = (held_version + held_time) % MODULUS
   if time == '' then
     if held and held_version == version + 0 then
       checksum = (checksum - removed) % MODULUS
-      -- First the command that full memory rejects, so that the checksum is that of the records.
+      -- HSET comes first. If it fails because memory is full, the checksum still matches the records.
       redis.call('HSET', records, '', string.format('%.0f %.0f', highest, checksum))
       redis.call('HDEL', records, id)
       redis.call('ZREM', versions, id)

@@ -1,17 +1,17 @@
 #!lua
--- Refunds charges by receipt, each to its counter: to the window it was charged to, if the counter still
--- holds that window; to a bucket, minus the hits that may have refilled since the charge. Refunds are
--- sent at most once; a lost one only leaves a counter stricter for a while.
+-- Refunds charges, each identified by its receipt. A window gets the hits back if its counter still has the
+-- window that was charged. A bucket gets back the hits minus those that may have refilled since the charge.
+-- Refunds are sent at most once: a lost one only makes a counter too strict for a while.
 --
--- KEYS[i]  the counter of receipt i; the same counter may come twice. Then the two keys of the holds of each
---          receipt of a hold
+-- KEYS[i]  the counter of receipt i; receipts may share a counter. After the counters come the two keys of the
+--          holds of each receipt for a hold
 -- ARGV[1]  now_us: see clock.lua
 -- ARGV[2]  stride: number of values per receipt
 -- ARGV[3]  receipts: MessagePack, for each receipt these values, then nils up to the stride:
---   +1  letter: of the algorithm, as in the counter's key; of a hold, r and that letter
---   +2  hits: charged; of a hold, those it held before
---   +3  taken_at: time of the charge, or end of a hold
---   +4  window: start of the window charged, or former end of a renewed lease or hold
+--   +1  letter: of the algorithm, as in the counter's key; for a hold, r and that letter
+--   +2  hits: charged; for a renewed lease or hold, those that it had before
+--   +3  taken_at: time of the charge; for a hold, its end
+--   +4  window: start of the window charged; for a renewed lease or hold, its former end
 --   +5  entry: number of a log's take, holder of slots, id of a hold, or credits taken from a hybrid's pool
 --   +6  limit: the values listed in the algorithm's file
 --

@@ -1,13 +1,13 @@
 #!lua
--- Block of a counter's key after a refusal (letter x), in a key beside the counter's: until its end, every
--- check of the counter refuses. No limit has this algorithm. A check of the block precedes each check of a
--- counter whose limit has blocks, and never fails. algorithms.lua describes the functions.
+-- Block (letter x): after a refusal, refuses every check of a counter until the block ends. It has a key of its
+-- own next to the counter's. Limits cannot choose this algorithm. Instead, a check of the block, which always
+-- passes, comes before each check of a counter whose limit has `block`. algorithms.lua describes the functions.
 --
 -- limit      +1  length: microseconds from a block's start to its end
--- State      start and end in microseconds, with a colon between them
--- Expiry     the end
+-- State      start and end in microseconds, separated by a colon
+-- Expiry     when the block ends
 --
--- Numbers are doubles; all that matter here are below 2^53, and therefore exact. Never tostring a timestamp.
+-- Numbers are doubles. They are exact here, because all are below 2^53. Never tostring a timestamp: it rounds.
 local now, extra_ms = ...
 
 local function parse(value)

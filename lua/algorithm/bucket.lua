@@ -15,12 +15,12 @@
 --            +5  floor: hits that must be available before a take
 -- State      one integer, the time in microseconds at which the bucket is full ("theoretical arrival
 --            time"), followed by a colon and rem unless rem is 0
--- Expiry     when the bucket is full, which is equivalent to a missing counter
+-- Expiry     when the bucket is full, because a missing counter counts as full
 --
--- Numbers are doubles; all that matter here are below 2^53, and therefore exact. Never tostring a timestamp.
+-- Numbers are doubles. They are exact here, because all are below 2^53. Never tostring a timestamp: it rounds.
 local now, extra_ms, only_refund = ...
 
--- Exact in a double, as is any debt below it. No refund gives back more.
+-- Largest debt that is exact in a double. A refund is cut to it.
 local CREDITS_MAX = 9007199254740992
 
 local function parse(value)
@@ -40,15 +40,14 @@ local function load(key)
   return parse(value), err
 end
 
--- Returns the debt now under a limit of this rate and largest debt: ahead, rem, clamped. A rem stored
--- under another rate is rounded up. A debt more than a second above the largest means that the clock
--- stepped back or the limit was lowered; it is clamped to the largest, but not for a refund, which
--- subtracts from the debt as it is stored.
+-- Returns the current debt under a limit of this rate and cap: ahead, rem, clamped. Rounds up a rem that was
+-- stored under another rate. If the debt is more than a second above the cap, the clock stepped back or the
+-- limit was lowered, and the debt is clamped to the cap. Refunds subtract from the debt as it is stored.
 local function read(state, rate, cap, op)
   if not (state and state.tat >= now) then
     return 0, 0, false
   end
-  -- Only a value that none of our scripts wrote has a fraction of a microsecond.
+  -- Only a value that another program wrote has a fraction of a microsecond.
   local ahead, rem = math.ceil(state.tat - now), state.rem
   if rem >= rate then
     ahead, rem = ahead + 1, 0
@@ -79,8 +78,7 @@ local function save(key, state)
   redis.call('SET', key, text, 'PX', loadfile('ttl.lua')(state.tat - now, extra_ms))
 end
 
--- Refunds the hits minus those that may have refilled since the charge; a full refund would grant those
--- twice.
+-- Refunds the hits minus those that may have refilled since the charge. A full refund would grant those twice.
 local function refund(key, limit, at, hits, taken_at)
   local cap, unit, rate = limit[at + 2], limit[at + 3], limit[at + 4]
   local state, err = load(key)
@@ -103,7 +101,7 @@ end
 -- Returns the microseconds until `cost` hits pass: 0 or less if they pass now, nil if they never do.
 local function until_passes(ahead, rem, cost, limit, at)
   local floor, rate = limit[at + 5], limit[at + 4]
-  -- The last of the hits also needs the floor before it.
+  -- When the last of the hits is taken, `floor` hits must be available, that one included.
   local spare = limit[at + 1] - cost - (floor > 1 and floor - 1 or 0)
   if spare < 0 then
     return nil
@@ -136,13 +134,13 @@ local function step(state, op, cost, limit, at, held)
   if wait and wait <= 0 then
     return true, 0, charged, now, 0, write, clamped
   elseif credits > 0 then
-    -- The wait of a debt is computed after its charge.
+    -- The debt that was just charged makes the wait longer.
     wait = until_passes(ahead, rem, needed, limit, at)
   end
   return false, wait or 0, charged, now, 0, write, clamped
 end
 
--- Single hits pass while max(floor, 1) hits are available before each.
+-- Returns how many calls of one hit would pass. Each needs max(floor, 1) available hits.
 local function report(state, limit, at)
   local unit, rate, floor = limit[at + 3], limit[at + 4], limit[at + 5]
   local ahead, rem = read(state, rate, limit[at + 2])

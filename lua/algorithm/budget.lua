@@ -1,28 +1,28 @@
 #!lua
--- Budget: a fixed window or token bucket (letter r, then its letter) whose hits can be held under an id before
--- they are used.
--- algorithms.lua describes the functions, and the file of the window or bucket its state, in the counter's key.
+-- Budget: a fixed window or token bucket whose hits can be held under an id before they are used. Its letter is r,
+-- followed by that of the window or bucket.
+-- algorithms.lua describes the functions. The counter's key stores the window or bucket as described in its file.
+-- Two more keys store the holds.
 --
--- limit      six values for the window or bucket, and from there on
---            +1  holds: place among the keys of the amounts of the holds; their ends are in the next key
---            +2  id: 14 bytes of the hold to make, settle, or leave out of a peek; else nil
---            +3  ttl_us: only of a hold
--- State      amounts: a hash of ids with the hits held, 0 if settled. Its field + is MessagePack of sum (hits held
---            in all), ids (their number), next (no hold ends before that time), and kept (end of the keys)
---            ends: a sorted set of ids, whose score is the microsecond in which the hold ends. It may have ids
---            that were refunded
---            So most calls read two fields and write them and a member, whatever the number of holds, and a hold
+-- limit      the six values of the window or bucket, then:
+--            +1  holds: index of the key of `amounts`; the next key is that of `ends`
+--            +2  id: 14 bytes of the hold to make, to settle, or to leave out of a peek; else nil
+--            +3  ttl_us: time until the hold ends; only to make a hold
+-- State      amounts: a hash from ids to the hits held, 0 if settled. Its field '+' is MessagePack of sum (all hits
+--            held), ids (their number), next (no hold ends before this time), and kept (when both keys expire)
+--            ends: a sorted set of ids by the microsecond in which the hold ends. It may contain refunded ids
+--            So most calls read two fields, and write them and one member, however many holds there are. A hold
 --            takes 180 to 200 bytes.
---            Within a call: `loaded` is what was read, `changes` has the amounts and ends that were set, by id: an
---            end is true if it stays, an amount false for an id that is removed. The first take or hold copies
---            the state, and later steps change it in place. Tables of at most eight fields, and few functions, are
---            cheapest: what few calls need is in files of its own.
--- Expiry     after the last hold's end, by up to the ttl, so that not every hold sets it
--- Cost       one read more than its window or bucket; 2 writes for a hold, one more for a settle. Holds that have
---            ended are removed, settled ones with the next that is not or with 32. A refusal that
---            holds cause reads the holds that end before its wait
+--            Within a call: `loaded` is what was read. `changes` maps ids to the amount and the end that the call
+--            sets: an end of true is unchanged, and an amount of false removes the id. The first take or hold
+--            copies the state, and later steps change it in place. Tables have at most eight fields, and rarely
+--            used functions are in holds/, because larger tables and more functions would cost more.
+-- Expiry     up to one ttl after the last hold ends, so that not every hold has to set it
+-- Cost       one read more than the window or bucket alone; two writes for a hold, and one more for a settle. Ended
+--            holds are removed when the first unsettled hold ends, or the 32nd hold. A check that is refused because
+--            of holds reads those that end before it could pass
 --
--- Numbers are doubles; all that matter here are below 2^53, and therefore exact. Never tostring a timestamp.
+-- Numbers are doubles. They are exact here, because all are below 2^53. Never tostring a timestamp: it rounds.
 local letter, now, extra_ms, only_refund, keys = ...
 local base = nil
 if letter == 'b' then
@@ -31,7 +31,7 @@ else
   base = loadfile('algorithm/fixed_window.lua')(now, extra_ms, only_refund)
 end
 
--- HOLDS_MAX of src/algorithm/budget.rs.
+-- HOLDS_MAX in src/algorithm/budget.rs.
 local IDS_MAX = 10000
 
 local function load(key, args, at, _, id)
@@ -65,7 +65,7 @@ local function load(key, args, at, _, id)
 end
 
 if only_refund then
-  -- Undoes a hold, or restores the former one, unless it was renewed or settled since.
+  -- Removes a hold, or restores the one that it renewed. Does nothing if it was renewed or settled since.
   return { refund = function(key, limit, at, hits, held_until, former_end, id)
     local state, err = load(key, limit, at, nil, id)
     if not state or not state.loaded[id] or state.loaded[id] == 0 then
@@ -108,7 +108,7 @@ local function step(state, op, cost, args, at)
     if not (write or holds) then
       return passes, wait, charged, since, entry, nil, far
     elseif (is_hold or op == 'take') and passes and not state.is_admitted then
-      -- A copy for the first take or hold.
+      -- The first take or hold copies the state.
       after = {
         used = used, sum = state.sum, ids = state.ids, next_end = state.next_end, kept = state.kept,
         loaded = state.loaded, changes = nil, is_admitted = true,
@@ -128,7 +128,7 @@ local function step(state, op, cost, args, at)
       end
       charged, since, entry = cost, 0, 0
       if own then
-        -- The former hold, for the receipt.
+        -- The receipt has the end and the hits of the former hold, so that a refund can restore it.
         since = loadfile('holds/end_of.lua')(now, after, id)
         entry = since > 0 and own or 0
       end

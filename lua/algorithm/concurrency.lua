@@ -1,36 +1,38 @@
 #!lua
--- Concurrency: at most `slots` slots in use at once. A holder has one or more slots under one lease, after
--- which they become free.
+-- Concurrency: at most `slots` slots are in use at a time. A holder has one or more slots under one lease. When
+-- the lease ends, they become free.
 -- algorithms.lua describes the functions.
 --
 -- limit      +1  slots
 --            +2  lease_us
 --            +3  holder: 16 bytes; if nil, a take uses 16 zero bytes, and a refund does nothing
--- State      a sorted set with a member per holder, its 16 bytes, whose score is the microsecond in which
---            the lease ends. For a holder of several slots also its 16 bytes and '+', whose score is minus
---            the slots beyond the first; and '+' itself, with the sum of these scores. So the slots in use
+-- State      a sorted set. The 16 bytes of each holder are a member, whose score is the microsecond in which the
+--            lease ends. If a holder has several slots, its 16 bytes and '+' are another member, whose score is
+--            minus the slots beyond the first. The member '+' has the sum of these scores. So the slots in use
 --            are a ZCOUNT and a score, and a call of any number of holders reads and writes with a handful
 --            of commands. A packed string would be read and written whole.
---            Within a call: `stored` leases of the call's holders, `changed` ones by holder, and `added`
---            ones in the order in which they end, all later than those that are stored. A take of an
---            unchanged state copies these lists; later takes change them in place, and so do refunds.
+--            Within a call: `stored` has the leases of the call's holders that were read, and `changed` those
+--            that the call changed, both by holder. `added` has the changed ones in the order in which they end,
+--            all later than the stored ones. A take of an unchanged state copies these lists; later takes change
+--            them in place, and so do refunds.
 -- Expiry     when the last lease ends
 -- Cost       6 to 8 commands, and one more if holders have several slots; then it also reads each expired
---            holder, and each stored lease before the one whose end is the wait. In instructions, a call of 100
---            holders costs 33 to 43 calls of one holder; reading its arguments and replying alone, 5.
+--            holder and, for the wait of a refused check, each lease that ends before that. A call of 100 holders
+--            costs as many instructions as 33 to 43 calls of one holder, 5 of them for arguments and reply.
 --
--- Numbers are doubles; all that matter here are below 2^53, and therefore exact. Never tostring a timestamp.
+-- Numbers are doubles. They are exact here, because all are below 2^53. Never tostring a timestamp: it rounds.
 local now, extra_ms = ...
 
 local NOBODY, FREE = string.rep('\0', 16), { slots = 0, ends = 0 }
--- Most values of one command; Lua's stack has room for 8,000.
+-- Maximum number of values in one command: Lua's stack has room for 8,000.
 local VALUES_MAX = 4000
 
--- Returns the member with a holder's slots beyond the first.
-local function more(holder)
+-- Returns the member whose score counts a holder's slots beyond the first.
+local function extra_member(holder)
   return table.concat({ holder, '+' })
 end
 
+-- Calls a command several times, if it has too many values for one. Returns all replies.
 local function in_pieces(command, key, values)
   local replies = {}
   for from = 1, #values, VALUES_MAX do
@@ -46,7 +48,7 @@ end
 local function extra_slots(key, holders)
   local names = {}
   for n, holder in ipairs(holders) do
-    names[n] = more(holder)
+    names[n] = extra_member(holder)
   end
   local scores = in_pieces('ZMSCORE', key, names)
   for n = 1, #names do
@@ -55,7 +57,7 @@ local function extra_slots(key, holders)
   return scores, names
 end
 
--- Removes expired leases with their extra slots, so that each is read once. Returns the extra slots left.
+-- Removes expired leases and their extra slots, so that no later call reads them. Returns the extra slots left.
 local function drop_expired(key, total)
   local extra, names = extra_slots(key, redis.call('ZRANGE', key, 0, string.format('%d', now), 'BYSCORE'))
   local left, gone = total, {}
@@ -68,7 +70,7 @@ local function drop_expired(key, total)
     in_pieces('ZREM', key, gone)
     redis.call('ZADD', key, -left, '+')
   end
-  -- Also removes a sum of 0.
+  -- Also removes the member '+' if its score is 0.
   if #names > 0 then
     redis.call('ZREMRANGEBYSCORE', key, 0, string.format('%d', now))
   end
@@ -97,7 +99,7 @@ local function load(key, _, _, holders)
   end
   local scores = in_pieces('ZMSCORE', key, names)
   local total = -(tonumber(scores[1]) or 0)
-  -- Usually no holder has several slots. Redis searches up to 128 members for each name.
+  -- Skipped if no holder has several slots, as usual: Redis searches up to 128 members for each name.
   local extra = total > 0 and extra_slots(key, holders) or {}
   for n, holder in ipairs(holders) do
     local ends = tonumber(scores[n + 1]) or 0
@@ -107,7 +109,7 @@ local function load(key, _, _, holders)
   end
   state.extra = total > 0 and drop_expired(key, total) or 0
   state.stored_extra, state.in_use = state.extra, live + state.extra
-  -- The newest lease of any other holder is one of these.
+  -- Enough leases to contain the newest one of a holder that is not in this call.
   state.newest_stored = redis.call('ZRANGE', key, -math.min(#holders + 1, live), -1, 'WITHSCORES')
   return state
 end
@@ -149,7 +151,7 @@ local function set_lease(state, holder, slots, ends)
   return state
 end
 
--- Returns the end of the last lease; 0 if no slot is in use.
+-- Returns the time at which the last lease ends; 0 if no slot is in use.
 local function newest_end(state)
   local stored, at = state.newest_stored, #state.newest_stored - 2 * state.passed
   while at > 0 and state.changed[stored[at - 1]] do
@@ -163,8 +165,8 @@ local function newest_end(state)
   return math.max(at > 0 and tonumber(stored[at]) or 0, last and last.ends or 0)
 end
 
--- Returns the nth stored lease to end: holder, slots, end as text. Reads twice as many each time. Makes no
--- table for each, which would cost as much as reading it.
+-- Returns the stored lease that ends as the nth: holder, slots, end as text. Reads leases in batches, each as large
+-- as all before it. Does not create a table for each lease, because that would cost as much as reading it.
 local function stored_lease(state, nth)
   local leases, extra = state.oldest_stored, state.oldest_extra
   local read = #leases / 2
@@ -186,8 +188,8 @@ local function stored_lease(state, nth)
   return leases[2 * nth - 1], 1 + (extra[nth] or 0), leases[2 * nth]
 end
 
--- Returns the state with leases from a clock far ahead restarted now. Drops members that none of our
--- scripts wrote.
+-- Returns the state after a clock that was far ahead: leases that end too late start again now. Drops members
+-- that another program wrote.
 local function clamp(state, lease)
   local leases, after = {}, copy(state)
   for nth = 1, state.live do
@@ -209,8 +211,8 @@ local function clamp(state, lease)
   return after
 end
 
--- Returns the microseconds until `cost` slots are free, not counting one holder's: 0 if they are free
--- now, nil if they never are.
+-- Returns the microseconds until `cost` slots are free: 0 if they are now, nil if they never will be. Slots of the
+-- holder `except` count as free.
 local function until_free(state, cost, slots, except)
   if cost > slots then
     return nil
@@ -268,7 +270,7 @@ local function step(state, op, cost, limit, at)
   end
   write = set_lease(state, holder, cost, since + lease)
   if former_slots > 0 then
-    -- A renewal charges nothing. Its receipt restores the former lease (since) and hits (entry).
+    -- A renewal charges nothing. Its receipt has the former end and hits, so that a refund can restore them.
     return true, 0, 0, former_end, former_slots, write, clamped
   end
   return true, 0, cost, since, 0, write, clamped
@@ -293,9 +295,9 @@ local function save(key, state)
       removed[#removed + 1] = holder
     end
     if lease.slots > 1 then
-      added[#added + 1], added[#added + 2] = 1 - lease.slots, more(holder)
+      added[#added + 1], added[#added + 2] = 1 - lease.slots, extra_member(holder)
     elseif state.stored[holder] and state.stored[holder].slots > 1 then
-      removed[#removed + 1] = more(holder)
+      removed[#removed + 1] = extra_member(holder)
     end
   end
   if state.extra == 0 and state.stored_extra > 0 then
@@ -303,7 +305,7 @@ local function save(key, state)
   end
   in_pieces('ZADD', key, added)
   in_pieces('ZREM', key, removed)
-  -- Last, because a full server lets a script that has removed members add one.
+  -- After ZREM: if memory is full, Redis permits ZADD only in a script that has already written.
   if state.extra > 0 and state.extra ~= state.stored_extra then
     redis.call('ZADD', key, -state.extra, '+')
   end
@@ -313,8 +315,8 @@ local function save(key, state)
   redis.call('PEXPIRE', key, loadfile('ttl.lua')(newest_end(state) - now, extra_ms))
 end
 
--- Frees the receipt's slots, if they are still in use. A receipt with a window is of a renewal: restores
--- the hits and the end of the lease before it, unless the lease was renewed again.
+-- Frees the receipt's slots, if they are still in use. If former_end is set, the receipt is that of a renewal:
+-- restores the former hits and end, unless the lease was renewed again.
 local function refund(key, limit, at, hits, taken_at, former_end, holder)
   local state, err = load(key, limit, at, { holder })
   local lease = state and lease_of(state, holder)

@@ -4,22 +4,22 @@
 -- algorithms.lua describes the functions.
 --
 -- limit      +1  hits
---            +2  unit_us: unit of a window's number: its length, or a second for calendar windows
---            for calendar windows, by the caller's clock:
+--            +2  unit_us: unit of the windows' numbers: the length or, for calendar windows, a second
+--            only for calendar windows, by the caller's clock:
 --            +3  previous: the previous window's start; nil if all windows have one length
 --            +4  current: the current window's start
 --            +5  following: the next window's start
 --            +6  last: the next window's end
 -- State      one integer: the window's number (its start in units) modulo 900,000,000, then the count
 --            in ten decimal digits. So a hit in the same window is an INCRBY, the cheapest write, and
---            Redis stores 8 bytes. (Numbers in seconds wrap after 28 years. Keys expire long before,
---            and a distance of up to 14 years tells past from future.)
---            A value without a window's number (below 10^10) counts as absent.
---            The count may be above the limit, if that was lowered, and after debts. It is never cut to the
---            limit.
--- Expiry     the window's end
+--            Redis stores 8 bytes. (Numbers in seconds wrap after 28 years. Keys expire long before, and
+--            up to 14 years apart, the past can be told from the future.)
+--            A value without a window's number (below 10^10) counts as missing.
+--            The count may be above the limit, after a debt or because the limit was lowered. It is not
+--            reduced to the limit.
+-- Expiry     when the window ends
 --
--- Numbers are doubles; all that matter here are below 2^53, and therefore exact. Never tostring a timestamp.
+-- Numbers are doubles. They are exact here, because all are below 2^53. Never tostring a timestamp: it rounds.
 local now, extra_ms, only_refund = ...
 
 -- Refunds to the window charged, if the counter still holds that window.
@@ -58,8 +58,8 @@ local function span(limit, at)
   return following, last, nil
 end
 
--- Returns the counter as it counts now: start, count, the window's end, and whether it was from the far
--- future, in which case it is clamped to a full window.
+-- Returns start, count, and end of the window in force, and whether the state was from the far future. Such a
+-- state is clamped to a full current window.
 local function read(state, limit, at)
   local start, stop, after = span(limit, at)
   if not state or state.start < start then
@@ -68,12 +68,12 @@ local function read(state, limit, at)
   if state.start > stop then
     return start, math.max(state.count, limit[at + 1]), stop, true
   end
-  -- In the next window if the clock stepped back: time stands still at that window's start.
+  -- If the clock stepped back, the state may be in the next window: time stands still at that window's start.
   return state.start, state.count, state.start == stop and after or stop, false
 end
 
--- Returns the state that a value holds, and an error if the clock is outside the calendar's windows.
--- `stored` is the count that INCRBY can increase.
+-- Parses a stored value. Returns the state, or an error if the clock is outside the calendar's windows. `stored` is
+-- the count in Redis, which INCRBY can increase.
 local function parse(value, limit, at)
   local start, stop, after = span(limit, at)
   if not start then
@@ -82,7 +82,7 @@ local function parse(value, limit, at)
   local text, unit = value or '', limit[at + 2]
   local head, count = string.sub(text, 1, -11), tonumber(string.sub(text, -10))
   local number = head == '' and 0 or tonumber(head)
-  -- A larger number than our scripts write would count as the current window for ever.
+  -- Scripts write no larger number. It would count as the current window forever.
   if not (number and number >= 0 and number < 900000000 and count) then
     return nil
   end
@@ -92,8 +92,8 @@ local function parse(value, limit, at)
   end
   start = start + ahead * unit
   if number < 1 and start > stop then
-    -- No window's number: INCRBY created the value (src/store/redis/plain_calls.rs). As a window of the far
-    -- future, it would be clamped to a full one.
+    -- INCRBY has created the value without a window's number. As a window of the far future, it would be clamped
+    -- to a full one.
     return nil
   elseif start == stop and not after then
     return nil, { -1 }
@@ -138,7 +138,7 @@ local function report(state, limit, at)
 end
 
 local function save(key, state, limit, at)
-  -- INCRBY fails on text that is not a whole number.
+  -- INCRBY fails if the stored text is not a whole number; SET then replaces it.
   if state.stored and tonumber(redis.pcall('INCRBY', key, state.count - state.stored)) then
     return
   end

@@ -8,15 +8,15 @@
 --            +4  hits: per window
 --            +5  class: counted from 1
 --            +6  floor: per cent of the pool
---            +7  expiry: ticks after which everything is full, however little was left
+--            +7  expiry: ticks until everything is full again after being empty
 --            +8  classes: their number
 --            +9 and on: each class's share, per cent
 -- State      numbers separated by colons: the tick of the last write, the pool's credits, and the
 --            credits of each class's own bucket
--- Expiry     after the time in which all refills (src/algorithm/hybrid.rs says why)
+-- Expiry     when everything would be full again after being empty (src/algorithm/hybrid.rs says why)
 --
 -- The wait of a refused check is found by bisection, in at most 53 steps.
--- Numbers are doubles; all that matter here are below 2^53, and therefore exact. Never tostring a timestamp.
+-- Numbers are doubles. They are exact here, because all are below 2^53. Never tostring a timestamp: it rounds.
 local now, extra_ms = ...
 
 local function div_floor(a, b)
@@ -27,7 +27,7 @@ local function div_ceil(a, b)
   return (a + (b - a % b) % b) / b
 end
 
--- The limit in credits and ticks.
+-- Returns the limit in credits and ticks.
 local function terms_of(limit, at)
   local total, hits = limit[at + 1] * limit[at + 2], limit[at + 4]
   local terms = {
@@ -47,13 +47,13 @@ local function terms_of(limit, at)
   if terms.spare > 0 and (not slowest or terms.spare < slowest) then
     slowest = terms.spare
   end
-  -- Ticks after which everything is full, whatever the state.
+  -- Ticks until everything is full from any state.
   terms.ticks_to_full = slowest and div_ceil(total, slowest) or 0
   terms.now = div_floor(now, terms.tick)
   return terms
 end
 
--- Returns the most credits that the pool may hold.
+-- Returns the maximum number of credits in the pool.
 local function room_of(terms, own)
   local room = terms.total
   for class = 1, #terms.cap do
@@ -72,7 +72,7 @@ local function gain(terms, flow, ticks)
   return flow * ticks
 end
 
--- Returns the own buckets after `ticks`, and the pool without its bound.
+-- Returns the classes' own buckets after `ticks`, and the pool, not yet cut to its maximum.
 local function grown(terms, state, ticks)
   local own, pool = {}, state.pool + gain(terms, terms.spare, ticks)
   for class, cap in ipairs(terms.cap) do
@@ -88,8 +88,8 @@ local function refilled(terms, state, ticks)
   return { last = state.last + ticks, pool = math.min(pool, room_of(terms, own)), own = own }
 end
 
--- Returns the state now, and whether it was from the far future, in which case everything is empty. A
--- state with another number of classes than the limit counts as full.
+-- Returns the current state, and whether the stored one was from the far future: then everything is empty. If the
+-- stored state has another number of classes than the limit, everything is full.
 local function read(terms, state)
   if not state or #state.own ~= #terms.cap then
     local pool = math.max(terms.total - terms.caps, 0)
@@ -113,7 +113,7 @@ local function needed(terms, own, credits)
   if rest <= 0 then
     return 0
   end
-  -- Each hit needs the floor before it, so the last one does after all the others.
+  -- Each hit needs the pool to be at its floor, so the last one needs it after all others were taken.
   local last = math.min(rest, terms.unit)
   local mine_before_last = rest > terms.unit and 0 or mine % terms.unit
   local room = math.max(room_of(terms, own) + mine - mine_before_last, 0)
@@ -232,7 +232,7 @@ end
 
 -- Refunds the hits minus those that may have refilled since the charge: to the own bucket at most what
 -- was taken from it, the rest to the pool. Refunds nothing if the number of classes has changed since
--- then, because the counter then started anew.
+-- the charge, because that reset the counter.
 local function refund(key, limit, at, hits, taken_at, _, from_pool)
   local terms = terms_of(limit, at)
   local state, err = load(key)

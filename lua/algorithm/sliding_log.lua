@@ -3,7 +3,7 @@
 -- is one window old. algorithms.lua describes the functions.
 --
 -- limit      +1  hits
---            +2  cap: the most hits stored
+--            +2  cap: maximum number of hits stored
 --            +3  length_us
 -- State      a string of 20 bytes per take, oldest first, big-endian: 7 time in microseconds, 5 hits of
 --            all takes up to and including this one, 3 its own hits, 5 its number (sums and numbers
@@ -12,20 +12,20 @@
 --            If a caller's refund removes the last take, a take of 0 hits, with the time of the take
 --            before it, preserves its number. Once expired takes outnumber the others, the next take
 --            rewrites the string.
---            Within a call: `kept` takes of the stored string, of which `first` is the first unexpired
---            one, followed by the takes in `added`; `before` is the sum before `first`, `total` the
---            last sum, `newest` the newest time, `next` the next number.
+--            Within a call, the takes are the first `kept` ones of the stored string, then those in `added`.
+--            `first` is the index of the first unexpired take, `before` the sum before it, `total` the last
+--            sum, `newest` the newest time, `next` the next number.
 -- Expiry     when the newest take expires
 --
--- Numbers are doubles; all that matter here are below 2^53, and therefore exact. Never tostring a timestamp.
+-- Numbers are doubles. They are exact here, because all are below 2^53. Never tostring a timestamp: it rounds.
 local now, extra_ms = ...
 
 local FORMAT, SIZE, ROUND = '>I7I5I3I5', 20, 1099511627776
 -- Largest number of takes read with one GET, which costs less than the GETRANGEs of a bisection.
 local WHOLE_MAX = 200
 
--- Returns the number of takes in the stored string; 0 for a string of another length or a key of another
--- type.
+-- Returns the number of takes in the stored string; 0 if its length is not a multiple of SIZE or the key is not a
+-- string.
 local function count_stored(key)
   local bytes = redis.pcall('STRLEN', key)
   if type(bytes) == 'table' then
@@ -109,7 +109,7 @@ local function load(key, limit, at)
   return state
 end
 
--- Returns the state with takes from more than a window ahead counted as taken now.
+-- Returns the state in which takes later than `horizon`, a window ahead, count as taken now.
 local function clamp(state, horizon)
   state.whole = state.whole or redis.call('GET', state.key)
   local after, past, present, future = copy(state), {}, {}, {}
@@ -145,10 +145,10 @@ local function until_passes(state, cost, hits, length)
   return math.max(opens, 1)
 end
 
--- Adds a take, in place, and returns the take's time and its number.
+-- Adds a take in place. Returns its time and its number.
 local function push(state, hits)
   local at = math.max(state.newest, now)
-  -- An empty log is equivalent to a missing one, whose numbers start at 0.
+  -- An empty log must equal a missing one, whose numbers start at 0.
   local number = counted(state) > 0 and state.next or 0
   state.total, state.newest, state.next = (state.total + hits) % ROUND, at, (number + 1) % ROUND
   state.added[#state.added + 1] = { at, state.total, hits, number }
@@ -208,7 +208,7 @@ local function step(state, op, cost, limit, at)
   end
   local since, entry = push(after, charged)
   if not passes then
-    -- The wait of a debt is computed after its charge.
+    -- The debt that was just charged makes the wait longer.
     wait = until_passes(after, cost, hits, length)
   end
   return passes, wait or 0, charged, since, entry, after, clamped

@@ -6,13 +6,13 @@
 -- limit      +1  hits
 --            +2  cap: the largest count of a window that debts can reach
 --            +3  length_us: at least a second
---            +4  tick_us: unit of time; hits times ticks per window is below 2^53
+--            +4  tick_us: unit of time, so large that hits times ticks per window is below 2^53
 -- State      three numbers separated by colons: the current window's number, the hits of the previous
---            window, and the hits of the current one. They may be above the limit, if that was lowered, and
---            after debts, and are never cut to it.
--- Expiry     the end of the next window, or of this one if it has no hits
+--            window, and the hits of the current one. Hits may be above the limit, after a debt or because
+--            the limit was lowered. They are not reduced to the limit.
+-- Expiry     when the next window ends or, if the current one has no hits, when that ends
 --
--- Numbers are doubles; all that matter here are below 2^53, and therefore exact. Never tostring a timestamp.
+-- Numbers are doubles. They are exact here, because all are below 2^53. Never tostring a timestamp: it rounds.
 local now, extra_ms, only_refund = ...
 
 local function parse(value, limit, at)
@@ -60,8 +60,8 @@ end
 -- Largest count that our scripts write.
 local COUNT_MAX = 4294967295
 
--- Returns the counter as it counts now: start, prev, cur, the ticks since its window began, and whether
--- it was from the far future, in which case it is clamped to a full window.
+-- Returns start, prev, and cur of the window in force, the ticks since it began, and whether the state was from
+-- the far future. Such a state is clamped to a full current window.
 local function read(state, limit, at)
   local length, tick = limit[at + 3], limit[at + 4]
   local start, prev, cur, clamped = now - now % length, 0, 0, false
@@ -69,7 +69,7 @@ local function read(state, limit, at)
   if state and state.start > now + length then
     cur, clamped = math.max(math.min(state.cur, COUNT_MAX), limit[at + 1]), true
   elseif state and state.start >= start then
-    -- In the next window if the clock stepped back: time stands still at that window's start.
+    -- If the clock stepped back, the state may be in the next window: time stands still at that window's start.
     start, prev, cur = state.start, math.min(state.prev, COUNT_MAX), math.min(state.cur, COUNT_MAX)
     from = math.min(start, now)
   elseif state and state.start + length == start then
@@ -92,7 +92,7 @@ local function until_passes(start, prev, cur, elapsed, cost, limit, at)
     room = room * window
     ticks = window - math.min((room - room % prev) / prev, window)
   else
-    -- In the next window, once enough of this window's hits have lost their weight.
+    -- The check passes in the next window, once enough of this window's hits have lost their weight.
     room = spare * window
     ticks = 2 * window - math.min((room - room % cur) / cur, window)
   end
@@ -113,7 +113,7 @@ local function step(state, op, cost, limit, at)
       charged = cur - had
     end
     if charged > 0 and not passes then
-      -- The wait of a debt is computed after its charge.
+      -- The debt that was just charged makes the wait longer.
       wait = until_passes(start, prev, cur, elapsed, cost, limit, at)
     end
   end

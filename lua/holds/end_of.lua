@@ -1,5 +1,5 @@
 #!lua
--- Returns the end of the hold of an id that is known: end_of(now, state, id) -> microsecond; 0 if it has ended.
+-- Returns the microsecond in which the hold of an id ends: end_of(now, state, id); 0 if it has ended.
 local now, state, id = ...
 local change = state.changes and state.changes[id]
 local ends = change and change[2]

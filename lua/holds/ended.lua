@@ -1,10 +1,10 @@
 #!lua
 -- Removes a budget's holds that have ended: ended(now, amounts, ends, sum, kept) -> sum, ids, next_end, kept.
 --
--- The next hold to end is the first that is not settled, or the last of 32: so settled ones, of which nothing is
--- held any more, are removed together.
+-- next_end is the end of the first hold that is not settled, or of the 32nd hold. So settled ones, which hold no
+-- hits any more, are removed together.
 local now, amounts, ends, sum, kept = ...
--- Most values of one command; Lua's stack has room for 8,000.
+-- Maximum number of values in one command: Lua's stack has room for 8,000.
 local VALUES_MAX = 4000
 local gone = nil
 repeat
@@ -19,7 +19,7 @@ repeat
   end
 until #gone < VALUES_MAX
 local ids = redis.call('HLEN', amounts) - 1
--- Ends are missing if the server has evicted them. The holds would never end.
+-- If Redis has evicted ends, the holds without one would never end, so all are removed.
 if ids <= 0 or redis.call('ZCOUNT', ends, '-inf', '+inf') < ids then
   redis.call('PEXPIRE', amounts, -1)
   redis.call('PEXPIRE', ends, -1)

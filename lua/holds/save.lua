@@ -1,5 +1,5 @@
 #!lua
--- Writes a budget's holds that a call has changed: save(now, extra_ms, state).
+-- Writes the changes of a call to a budget's holds: save(now, extra_ms, state).
 local now, extra_ms, state = ...
 local loaded, fields, members, gone, last = state.loaded, {}, {}, nil, 0
 for id, change in pairs(state.changes) do

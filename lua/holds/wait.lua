@@ -1,11 +1,12 @@
 #!lua
--- Computes the wait of a check that holds refuse, and makes room for another id:
--- wait(now, base, state, used, is_new, cost, held, args, at, ids_max) -> passes, wait, forgets (id; nil if none).
+-- Computes how long a check must wait until holds end that refuse it, or for a new hold until there are fewer ids:
+-- wait(now, base, state, used, is_new, cost, held, args, at, ids_max) -> passes, wait, forgets (a settled id that
+-- must be removed to make room; nil if none).
 --
--- The wait ends at the first moment at which the window or bucket has room for the hits beside those that are
--- still held then. It is 0 if it never has. Holds of this call end last.
+-- The check passes when the window or bucket first has room both for its hits and for those still held then. `wait`
+-- is 0 if that never happens. Holds of this call end after all others.
 local now, base, state, used, is_new, cost, held, args, at, ids_max = ...
--- Most values of one command; Lua's stack has room for 8,000.
+-- Maximum number of values in one command: Lua's stack has room for 8,000.
 local VALUES_MAX = 4000
 local own, loaded, changes = args[at + 8], state.loaded, state.changes or {}
 
@@ -44,12 +45,13 @@ local function each_hold(visit)
   end
 end
 
-local function wait_beside(hits)
+-- Returns the wait while `hits` are held; nil if the check never passes with them.
+local function wait_with_held(hits)
   local passes, wait = base.step(used, 'peek', cost, args, at, hits)
   return passes and 0 or wait > 0 and wait or nil
 end
 
-local first = wait_beside(held)
+local first = wait_with_held(held)
 if first ~= 0 and cost <= args[at + 1] then
   local left = held
   each_hold(function(id, amount, ends)
@@ -57,7 +59,7 @@ if first ~= 0 and cost <= args[at + 1] then
       return true
     elseif id ~= own and amount > 0 then
       left = left - amount
-      local wait = wait_beside(left)
+      local wait = wait_with_held(left)
       first = wait and math.min(first or math.huge, math.max(wait, ends - now)) or first
     end
   end)

@@ -17,7 +17,6 @@ use super::text_response;
 
 const LIVE_PAGE: &str = include_str!("live_page.html");
 
-/// Content-Security-Policy header value for the live page.
 static CONTENT_POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let (style, script) = (
         csp_hash(extract_between("<style>", "</style>")),

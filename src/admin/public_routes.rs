@@ -181,8 +181,8 @@ async fn receive_whole_body(
 }
 
 async fn reject_disabled_json() -> Response {
-    let reason = "/json and /authz are off because gRPC callers must show a certificate; --json on \
-                  opens them";
+    let reason = "/json and /authz are off, because gRPC callers must present a certificate; set \
+                  --json on to turn them on";
     error_response(StatusCode::NOT_FOUND, reason)
 }
 

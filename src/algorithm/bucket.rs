@@ -38,7 +38,7 @@
 //! would refill the bucket by the difference. A larger debt is clamped; otherwise the counter would
 //! stay frozen until the clock catches up. The state does not tell such a debt from that of a larger
 //! burst, so the first take or peek after the burst was lowered clamps, too. The clamp is stored even
-//! if the check is refused: repeated by every call, it would put off the reported wait for ever.
+//! if the check is refused: repeated by every call, it would put off the reported wait forever.
 //!
 //! A refund subtracts from the debt as it is stored. If the debt were clamped first, a refund of one
 //! hit under a lower burst would free all hits above that burst.

@@ -52,7 +52,6 @@ impl State {
         self.used.as_ref()
     }
 
-    /// Returns the state as that of a counter.
     fn into_counter(self) -> CounterState {
         match self {
             State { used: Some(used), holds } if holds.is_empty() => used,
@@ -77,7 +76,7 @@ struct View<'a> {
     now: Micros,
 }
 
-/// Applies an operation to a budget. `id` is that of the hold to make or to settle. Returns the outcome
+/// Applies an operation to a budget. `id` identifies the hold to make or to settle. Returns the outcome
 /// and, if the state changes, the new state.
 pub(super) fn apply(
     state: Option<&CounterState>,
@@ -145,7 +144,7 @@ impl View<'_> {
         apply_without_holds(self.used, self.limit, charge, op, None, self.now)
     }
 
-    /// Returns the time until hits fit beside the holds: zero if they fit now, `None` if they never do.
+    /// Returns the time until hits fit alongside the holds: zero if they fit now, `None` if they never do.
     fn wait_time(&self, used: Option<&CounterState>, needed: Hits) -> Option<Micros> {
         let view = View { used, holds: Vec::new(), ..*self };
         let wait = |held: u64| {
@@ -239,9 +238,9 @@ fn live_holds(state: Option<&CounterState>, now: Micros, with_spare: bool) -> Ve
     holds
 }
 
-/// Returns the time until hits fit beside the holds: the first at which `wait`, the time until they fit
-/// beside a number of held hits, is over while no more than these are held. Returns `None` if they never
-/// fit.
+/// Returns the time until hits fit alongside the holds; `None` if they never do. `wait` returns the time
+/// until they fit while a given number of hits is held. The result is the first time at which that wait
+/// is over, and no more than this number is held.
 fn first_fit(holds: &[Hold], wait: impl Fn(u64) -> Option<Micros>, now: Micros) -> Option<Micros> {
     let mut held: u64 = holds.iter().map(|hold| hold.amount).sum();
     let mut first = wait(held);

@@ -90,7 +90,6 @@ impl<'a> HybridCredits<'a> {
         (own, pool)
     }
 
-    /// Returns the state after a refill of `ticks` ticks.
     fn refill(&self, state: &State, ticks: u64) -> State {
         let (own, pool) = self.refill_unbounded(state, ticks);
         let pool = pool.min(self.pool_capacity(&own));

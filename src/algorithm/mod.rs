@@ -56,7 +56,7 @@ pub enum State {
     Hybrid(Box<hybrid::State>),
     /// Lease of each slot holder: the number of slots, and the time at which the lease ends.
     Concurrency(Box<concurrency::State>),
-    /// Block of a counter's key, which is stored beside the counter.
+    /// Block of a counter's key, which is stored next to the counter.
     Block(block::State),
     /// State of a window or bucket with holds. Without any, the state is that of the window or bucket.
     Budget(Box<budget::State>),

@@ -68,7 +68,7 @@ pub(super) async fn run_action(
         }
         AdminAction::SetLogLevel { level, lifetime } => {
             let level =
-                Verbosity::parse(&level).ok_or("levels are off, error, warn, info and debug")?;
+                Verbosity::parse(&level).ok_or("must be off, error, warn, info, or debug")?;
             log_level.set(level, lifetime.map(|lifetime| now + lifetime), now);
             Ok(log_level.describe(now))
         }

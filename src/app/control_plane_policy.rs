@@ -28,7 +28,6 @@ const THREAD_NICENESS: i32 = 10;
 #[derive(Debug)]
 pub(super) struct ControlPlanePolicy {
     state: Lock<CurrentPolicy>,
-    /// Whether the first policy has arrived.
     has_first: watch::Sender<bool>,
     status: Arc<ControlPlaneStatus>,
 }
@@ -85,7 +84,6 @@ impl ControlPlanePolicy {
         Ok(policy)
     }
 
-    /// Waits until the first policy has arrived.
     pub(super) async fn wait_for_first_policy(&self) {
         // The sender lives as long as `self`.
         let _ = self.has_first.subscribe().wait_for(|has_first| *has_first).await;

@@ -83,7 +83,6 @@ impl HttpPorts {
     }
 }
 
-/// Running HTTP servers, one per port.
 pub(super) struct RunningHttpPorts {
     tasks: JoinSet<()>,
     phase: watch::Sender<HttpPhase>,

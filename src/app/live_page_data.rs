@@ -168,7 +168,6 @@ pub(super) struct NowResponse<'a> {
     version: &'static str,
     /// Whether the replica accepts calls.
     pub(super) ready: bool,
-    /// Fingerprint of the active policy.
     policy_fingerprint: String,
     time_ms: u64,
     rules_total: usize,

@@ -39,7 +39,6 @@ const SHARED_FOR: Duration = Duration::from_secs(1);
 /// within a few seconds.
 const RESOLVE_PAUSE: Duration = Duration::from_secs(5);
 
-/// Answer of one peer to a question.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerAnswer {
     /// Address of the peer, or the entry of `--peers` if it has no address.
@@ -48,7 +47,6 @@ pub(crate) struct PeerAnswer {
     pub(crate) result: Result<Value, String>,
 }
 
-/// Answers of all peers to a question.
 pub(crate) type PeerAnswers = Arc<[PeerAnswer]>;
 
 /// Latest answers to a question and the time at which it was asked; locked while peers are asked.
@@ -128,7 +126,7 @@ impl Peers {
                 }
             });
         let results = join_all(asked).await.into_iter();
-        let not_asked = || Err(format!("not asked: at most {PEERS_MAX} addresses are"));
+        let not_asked = || Err(format!("not asked: only the first {PEERS_MAX} addresses are"));
         let results = results.chain(std::iter::repeat_with(not_asked));
         let mut instances = HashSet::from([self.instance]);
         for (address, result) in addresses.iter().zip(results) {

@@ -45,7 +45,6 @@ pub(super) struct ListedFile {
     pub(super) stamp: FileStamp,
 }
 
-/// Policy file with its contents.
 #[derive(Debug)]
 pub(super) struct ReadFile {
     pub(super) key: FileKey,

@@ -51,7 +51,7 @@ impl InitialPolicy {
         let secret = serving_key_secret(settings)?;
         let source = ControlPlanePolicy::start(settings, secret.clone(), &telemetry)?;
         if !settings.force_start_without_initial_config {
-            tracing::info!("waiting for the first policy of the control plane");
+            tracing::info!("waiting for the first policy from the control plane");
             tokio::select! {
                 () = source.wait_for_first_policy() => {}
                 _ = signals.wait_for_stop(|| {}) => {

@@ -256,7 +256,7 @@ impl PolicyReloader {
         let polled = self.files.poll(&self.loader.files);
         for file in self.files.newly_unsettled() {
             let (file, polls) = (escape_path(file), UNSETTLED_POLLS);
-            let advice = "write a new file and rename it: half of a policy may be in force";
+            let advice = "write a new file and rename it, or half of a policy may take effect";
             tracing::warn!(file, polls, advice, "a policy file changes each time that it is read");
         }
         match polled {

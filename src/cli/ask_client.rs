@@ -68,7 +68,6 @@ impl From<Status> for CallError {
 }
 
 impl Server {
-    /// Connects to the server.
     pub(super) async fn connect(&self) -> Result<Channel, CallError> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let mut endpoint = Endpoint::from_shared(format!("{scheme}://{}", self.target))?
@@ -116,8 +115,8 @@ impl Server {
             && status.code() == tonic::Code::Unavailable
         {
             return Some(
-                "the service, or a proxy before it, answered so: it starts, stops, or does \
-                 not reach Redis (its /readyz says so)",
+                "the service, or a proxy in front of it, is unavailable: it is starting or \
+                 stopping, or cannot reach Redis; see its /readyz",
             );
         }
         let (host, port) = self.target.rsplit_once(':')?;
@@ -132,7 +131,7 @@ impl Server {
             Peer::Http => "this is an HTTP port: give the gRPC port, which is 8081 by default",
             Peer::Redis => "this is a Redis port: give the gRPC port of Tidegate, 8081 by default",
             Peer::Tls if !uses_tls => "this port uses TLS: add --ca FILE with the CA's certificate",
-            Peer::Http2 | Peer::Unidentified if uses_tls => "this port uses no TLS: remove --ca",
+            Peer::Http2 | Peer::Unidentified if uses_tls => "this port has no TLS: remove --ca",
             Peer::Tls if reason.contains("UnknownIssuer") => {
                 "the CA in --ca did not sign the server's certificate: give the CA that did"
             }
@@ -156,7 +155,6 @@ fn root_cause<'e>(error: &'e (dyn Error + 'static)) -> &'e dyn Error {
     cause
 }
 
-/// Sends one request.
 pub(super) async fn send(
     channel: &Channel,
     request: RateLimitRequest,

@@ -140,7 +140,7 @@ impl Ask {
         }
     }
 
-    /// Prints a hint to standard error if the request has more hits than a limit admits at once.
+    /// Prints a hint to standard error if the request has more hits than a limit can ever admit.
     fn explain_impossible_hits(&self, response: &RateLimitResponse) {
         let of_limit = |status: &DescriptorStatus| {
             Some(status.current_limit.as_ref()?.requests_per_unit)
@@ -279,7 +279,6 @@ fn format_status(status: &DescriptorStatus, hits: u32) -> String {
     text
 }
 
-/// Returns whether `target` has the form `host:port`.
 fn is_host_and_port(target: &str) -> bool {
     target.rsplit_once(':').is_some_and(|(host, port)| {
         !host.is_empty()

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 use crate::policy::Diagnostic;
 
-/// Output format of `tidegate check`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
     /// Text for people, with source lines
@@ -30,7 +29,6 @@ pub(super) struct Report<'d> {
     pub(super) passed: bool,
 }
 
-/// Severity of a diagnostic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Severity {
     Error,

@@ -24,7 +24,6 @@ impl Man {
     }
 }
 
-/// Writes the manual pages of a command and its subcommands.
 fn write_pages(command: &Command, directory: &Path) -> Result<(), Failure> {
     for subcommand in command.get_subcommands() {
         write_pages(subcommand, directory)?;

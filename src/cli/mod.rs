@@ -1,7 +1,7 @@
 //! Command line, with one file per subcommand.
 //!
 //! Exit codes: 0 success · 1 failed test · 64 invalid flags or settings · 65 invalid policy or test
-//! file · 69 address or store unavailable · 70 bug in Tidegate. Subcommands call `app` to do their work.
+//! file · 69 address or Redis unavailable · 70 bug in Tidegate. Subcommands call `app` to do their work.
 
 mod admin_commands;
 mod ask_batch;
@@ -47,7 +47,7 @@ Examples:
   tidegate explain --policy config/first.yaml edge api_token=demo
                                                    explain the answer
 
-Exit codes: 64 flags or settings, 65 policy, 69 address or store unavailable, 70 a bug.";
+Exit codes: 64 flags or settings, 65 policy, 69 address or Redis unavailable, 70 a bug.";
 
 #[derive(Debug, Subcommand)]
 enum Command {

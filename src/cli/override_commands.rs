@@ -244,7 +244,7 @@ impl Switch {
         let Switch { port, target, to, r#for } = self;
         if to == "delete" {
             return match r#for {
-                Some(_) => Err(Failure::Usage("--for: delete takes effect immediately".to_owned())),
+                Some(_) => Err(Failure::Usage("--for cannot be used with delete".to_owned())),
                 None => port.post("/override/delete", &[("target", &*target)]),
             };
         }

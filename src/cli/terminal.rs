@@ -85,7 +85,6 @@ pub(super) fn stdout_is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// Terminal color for a severity or a result.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Color {
     Green,

@@ -218,7 +218,7 @@ fn run_test(policy: &Arc<Policy>, test: &LoadedTest) -> Result<Option<String>, F
             let mut report = format!("  step {nth}, at {at}, call {time} of {times}\n");
             for (what, expected, came) in differences {
                 // Writing into a string cannot fail.
-                let _ = writeln!(report, "    {what}: expected {expected}, came {came}");
+                let _ = writeln!(report, "    {what}: expected {expected}, got {came}");
             }
             for line in explain(policy, call)?.lines() {
                 let _ = writeln!(report, "    {line}");
@@ -254,7 +254,7 @@ fn decide(
 
 fn decode_call(call: &Call) -> Result<DecodedRequest<'_>, Failure> {
     DecodedRequest::decode(&call.encoded, &Bounds::DEFAULT)
-        .map_err(|_| Failure::Bug("a call was valid and is not any more"))
+        .map_err(|_| Failure::Bug("a call was valid and no longer is"))
 }
 
 /// Explains which rules the descriptors of a call match.

@@ -11,7 +11,7 @@ pub struct BackoffConfig {
     /// Maximum wait of the exponential backoff.
     pub max: Duration,
     /// Maximum fraction of a wait, from 0 to 1, by which the wait is shortened at random, so that
-    /// replicas do not all reconnect at once.
+    /// replicas do not all reconnect together.
     pub random_fraction: f64,
     /// Fixed wait after a failed attempt to connect; `None` means exponential backoff. After a lost
     /// connection, the wait is always exponential.

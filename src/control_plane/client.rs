@@ -103,7 +103,6 @@ pub trait PolicyReceiver {
     fn receive(&mut self, last_good: &LastGood, effect: ResponseEffect);
 }
 
-/// Reason why a stream ended.
 enum StreamEnd {
     /// The control plane could not be reached, or the stream was lost.
     Failed(String),
@@ -383,13 +382,13 @@ impl<R: PolicyReceiver> Session<R> {
                 tracing::warn!(
                     server,
                     error,
-                    "control plane not reached, the last good policy stays in force"
+                    "control plane unreachable, the last good policy stays in force"
                 );
             } else {
                 tracing::warn!(
                     server,
                     error,
-                    "control plane not reached, no policy has arrived yet"
+                    "control plane unreachable, no policy has arrived yet"
                 );
             }
             self.last_logged_error = Some(error);
@@ -416,20 +415,20 @@ impl<R: PolicyReceiver> Session<R> {
                     resource,
                     path,
                     reason,
-                    "resource of the control plane rejected, its last good version stays in force"
+                    "resource from the control plane rejected, its last good version stays in force"
                 );
             } else {
                 tracing::error!(
                     resource,
                     path,
                     reason,
-                    "resource of the control plane rejected, it has no earlier version"
+                    "resource from the control plane rejected, it has no earlier version"
                 );
             }
         }
         if rejections.len() > LOGGED_REJECTIONS_MAX && self.may_log() {
             let more = rejections.len() - LOGGED_REJECTIONS_MAX;
-            tracing::error!(more, "more resources of the control plane rejected");
+            tracing::error!(more, "more resources from the control plane rejected");
         }
     }
 }

@@ -123,7 +123,7 @@ fn predict_outcome(peek: &Outcome, check: &Check<'_>, prior_hits: Hits) -> Outco
     let (verdict, retry_after) = if check.hits_needed() <= available {
         (Verdict::Pass, None)
     } else {
-        // The wait of a peek is that of a single hit.
+        // A peek waits as long as a single hit would.
         (Verdict::Refuse, peek.retry_after.filter(|_| check.hits_needed() <= Hits::ONE))
     };
     Outcome { verdict, retry_after, available, ..*peek }

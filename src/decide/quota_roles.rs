@@ -99,7 +99,6 @@ impl QuotaGroups {
     }
 }
 
-/// Returns the groups of the quota descriptors.
 fn find_groups(
     checks: &Checks<'_, '_>,
     matches: &Matches<'_>,

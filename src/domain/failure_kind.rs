@@ -59,7 +59,7 @@ impl FailureKind {
             FailureKind::Overload => "overload: Redis could not answer in time",
             FailureKind::TimedOut => "timeout: Redis did not answer in time",
             FailureKind::Rehearsed => "rehearsed: Redis is disabled by hand",
-            FailureKind::Denied => "Redis denied our login, a command, or a key",
+            FailureKind::Denied => "Redis denied the login, a command, or a key",
             FailureKind::ReadOnly => "READONLY: the server is a replica",
             FailureKind::OutOfMemory => "OOM: Redis is full",
             FailureKind::Unsaved => "MISCONF: Redis cannot save its data",

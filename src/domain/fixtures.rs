@@ -20,7 +20,6 @@ impl CalendarWindows for UtcDays {
     }
 }
 
-/// Returns a calendar of days in UTC.
 pub(crate) fn utc_days() -> Calendar {
     Calendar::new(Unit::Day, "UTC", Anchor::FIRST_DAY, Arc::new(UtcDays))
 }
@@ -39,7 +38,6 @@ pub(crate) fn limit(algorithm: Algorithm) -> Limit {
     }
 }
 
-/// Returns a limit of `hits` hits per fixed window of the given length.
 pub(crate) fn fixed_window(hits: u64, length: Micros) -> Limit {
     let window = Window::Epoch { length };
     limit(Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window }))

@@ -332,6 +332,11 @@ impl CallPlace {
             waits.next_sequence += 1;
             waits.calls.push_back((sequence, cx.waker().clone()));
             self.sequence = Some(sequence);
+            drop(waits);
+            // Its memory may have been held when no call waited that could be lost.
+            if !self.caller.has_room() {
+                self.caller.make_room();
+            }
         }
         polled
     }

@@ -57,8 +57,8 @@ kinds! {
     Redis "redis" "a Redis client" "correct the address of Redis in the client's settings";
     OtherBytes "other_bytes" "neither HTTP nor TLS" "find out what runs at the address of peer";
     NoHttp2InTls "no_http2_in_tls" "TLS without ALPN h2" "set http2_protocol_options on Envoy's cluster";
-    ClientCertificate "client_certificate" "no client certificate, or a wrong one" "compare it with --grpc-client-tls-cacert and --grpc-client-tls-san";
-    ServerCertificate "server_certificate" "the caller does not accept our certificate" "compare its trusted_ca with the authority of --grpc-server-tls-cert";
+    ClientCertificate "client_certificate" "no client certificate, or a wrong one" "it must be issued by --grpc-client-tls-cacert and have a name of --grpc-client-tls-san";
+    ServerCertificate "server_certificate" "the caller does not accept Tidegate's certificate" "compare its trusted_ca with the CA that issued --grpc-server-tls-cert";
     Handshake "handshake" "another failure of the TLS handshake" "see reason";
     GrpcWeb "grpc_web" "gRPC-Web" "call with gRPC, or send JSON to /json on the HTTP port";
     NotGrpc "not_grpc" "an HTTP/2 request that is not a gRPC call" "probes and /json use the HTTP port";

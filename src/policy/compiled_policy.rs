@@ -235,7 +235,6 @@ pub struct RejectionBody {
     pub text: Box<str>,
 }
 
-/// Returns whether a media type is JSON.
 pub(crate) fn is_json(content_type: &str) -> bool {
     let media = content_type.split(';').next().unwrap_or_default().trim();
     media.eq_ignore_ascii_case("application/json") || media.ends_with("+json")

@@ -18,7 +18,6 @@ pub const REASON_BYTES_MAX: usize = 256;
 /// Maximum length of the name of who set an override, in bytes.
 pub const BY_BYTES_MAX: usize = 128;
 
-/// Fields of the JSON object.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Fields {

@@ -25,7 +25,6 @@ pub struct ReadBudget {
 }
 
 impl ReadBudget {
-    /// Returns the number of bytes that are left.
     pub(crate) fn bytes_left(&self) -> usize {
         READ_BYTES_MAX.saturating_sub(self.bytes.get())
     }
@@ -59,7 +58,6 @@ impl ReadBudget {
         used
     }
 
-    /// Returns whether the budget was exceeded.
     pub(crate) fn is_exceeded(&self) -> bool {
         self.is_exceeded.get()
     }

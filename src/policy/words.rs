@@ -6,7 +6,6 @@ use crate::policy::compiled_policy::{EmptySegments, RequestPart, TierMethod};
 
 /// Type of a key that accepts one of several words.
 pub(crate) trait Word: Copy + 'static {
-    /// All values.
     const VALUES: &'static [Self];
     /// All words, in the order of [`Word::VALUES`].
     const WORDS: &'static [&'static str];

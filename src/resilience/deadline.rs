@@ -73,9 +73,9 @@ mod tests {
         }
     }
 
-    /// Returns the answer of a store that takes this many centiseconds, as are the budget and the
-    /// caller's deadline. Each call has a runtime of its own, whose paused clock starts at the real
-    /// time.
+    /// Returns the answer of a store that takes this many minutes, as are the budget and the caller's
+    /// deadline. Each call has a runtime of its own, whose paused clock starts at the real time. That
+    /// goes on, but less than a minute passes.
     fn answer_after(takes: u64, budget: u64, deadline: Option<u64>) -> Answer {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_time().start_paused(true).build().unwrap();
@@ -83,15 +83,15 @@ mod tests {
     }
 
     async fn try_answer_after(takes: u64, budget: u64, deadline: Option<u64>) -> Answer {
-        let centis = |centis: u64| Duration::from_millis(10 * centis);
+        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
         let clock = Clock::default();
-        let deadline = deadline.map(|left| clock.monotonic_now() + centis(left));
+        let deadline = deadline.map(|left| clock.monotonic_now() + minutes(left));
         let limit = Arc::new(fixed_window(1, Micros::SECOND));
         let check = Check { op: Op::PEEK, ..take(1, 1, &limit) };
         let (checks, accounting) = ([check], Accounting::AllOrNothing);
         let call = Call { checks: &checks, accounting, now: Micros::ZERO, deadline };
-        let [slow, local] = [takes, 0].map(|takes| SlowStore(centis(takes)));
-        let config = StackConfig { budget: centis(budget), ..StackConfig::default() };
+        let [slow, local] = [takes, 0].map(|takes| SlowStore(minutes(takes)));
+        let config = StackConfig { budget: minutes(budget), ..StackConfig::default() };
         let stack = Stack::new(slow, local, config, clock);
         let answers = stack.ask(&call).await;
         assert_eq!(answers.each.len(), 1);

@@ -41,7 +41,6 @@ impl<V: Known, const SETS: usize, const WAYS: usize> KnownCounters<V, SETS, WAYS
         KnownCounters { sets: (0..SETS).map(|_| Mutex::new(empty())).collect() }
     }
 
-    /// Returns the index of the set of a counter.
     pub(super) fn set_index(counter: &CounterKey) -> usize {
         // The identity is a hash, so its lowest bits choose the set.
         counter.identity as usize % SETS

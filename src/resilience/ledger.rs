@@ -49,13 +49,11 @@ pub(super) struct Ledger<L> {
     pub(super) missing: MissingCharges,
     over_admission: OverAdmission,
     pub(super) late_charges: LateCharges,
-    /// Tasks that refund charges.
     refunds: OwnedTasks,
     stats: Arc<StackStats>,
 }
 
 impl<L: LocalStore> Ledger<L> {
-    /// Creates the ledger of one of `replicas` replicas.
     pub(super) fn new(local: L, replicas: u32, stats: Arc<StackStats>) -> Self {
         Ledger {
             local,

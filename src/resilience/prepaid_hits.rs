@@ -134,7 +134,6 @@ struct CallStart {
 }
 
 impl<S: Store> PrepaidHits<S> {
-    /// Creates the prepaid hits of one of `replicas` replicas, which `store` charges.
     pub(super) fn new(store: Arc<S>, replicas: u32, stats: Arc<StackStats>) -> Arc<Self> {
         Arc::new(PrepaidHits {
             store,

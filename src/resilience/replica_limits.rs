@@ -57,7 +57,6 @@ impl ReplicaLimits {
         ReplicaLimits { replicas: AtomicU32::new(replicas), slots }
     }
 
-    /// Returns the number of replicas that share each limit.
     pub(super) fn replicas(&self) -> u32 {
         self.replicas.load(Ordering::Relaxed)
     }

@@ -74,7 +74,6 @@ struct OpenConnection {
 pub(crate) struct Registration {
     registry: Arc<ConnectionRegistry>,
     id: u64,
-    /// Time of the last activity on the connection.
     pub(crate) activity: Arc<Activity>,
     /// Resolves when the connection must close to make room for a new one.
     pub(crate) evicted: oneshot::Receiver<()>,

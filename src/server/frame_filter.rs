@@ -32,7 +32,6 @@ const REPLIES_BYTES_MAX: usize = 16 * 1024;
 /// Less than the smallest window of a connection, 65,535 bytes.
 const WINDOW_RETURN_BYTES: u32 = 16 * 1024;
 
-/// Filter for the frames that a client sends.
 #[derive(Debug, Default)]
 pub(crate) struct FrameFilter {
     /// Header of which the first `head_length` bytes have passed.

@@ -49,7 +49,7 @@ const DECISIONS_PER_TURN: usize = 32;
 /// about 15 KB, so these take about 120 MiB. Eight batches of the maximum size fit.
 const DECISIONS_IN_FLIGHT_MAX: usize = 8_192;
 
-/// Maximum number of decisions of batches that wait for the store at once. A single call to Redis may queue
+/// Maximum number of decisions of batches that wait for the store together. A single call to Redis may queue
 /// behind all of them. They fill four writes: two on each of the two connections to a Redis node.
 const DECISIONS_AT_STORE_MAX: usize = 512;
 
@@ -269,9 +269,7 @@ impl<D: Decide> RlsService<D> {
                     decoded.map_err(|error| self.reject_invalid(error))?;
                 self.authorize(caller, &domain, &[], CHANGE)?;
                 if OverrideEntry::domain_of_id(&id).as_deref() != Some(&*domain) {
-                    return Err(Status::not_found(
-                        "the id is not that of an override of this domain",
-                    ));
+                    return Err(Status::not_found("no override of this domain has this id"));
                 }
                 (id.clone(), overrides.delete(id).await)
             }
@@ -485,11 +483,9 @@ struct Batch<'a> {
     caller: &'a Caller,
     /// Position of the next request to decide.
     next: AtomicUsize,
-    /// Position at which the turn ends.
     turn_end: AtomicUsize,
     /// Number of checks that the batch may still make.
     checks_left: AtomicUsize,
-    /// Value of `checks_left` at which the turn ends.
     turn_checks_end: AtomicUsize,
     /// Room for the optional parts of all results together.
     parts: OptionalParts,
@@ -518,7 +514,6 @@ impl Batch<'_> {
     }
 }
 
-/// Results of the requests in a batch.
 #[derive(Default)]
 struct BatchResults {
     encoded: EncodedResults,
@@ -575,7 +570,6 @@ mod tests {
         RlsService::new(Arc::new(decider), Clock::Manual(ManualClock::default()), response_config)
     }
 
-    /// Returns the message of a batch of requests.
     fn batch(requests: usize) -> Bytes {
         [&[0x0a, REQUEST.len() as u8][..], REQUEST].concat().repeat(requests).into()
     }

@@ -41,7 +41,7 @@ const ACCEPT_BACKOFF_MIN: Duration = Duration::from_millis(10);
 const ACCEPT_BACKOFF_MAX: Duration = Duration::from_secs(1);
 
 /// Listen backlog of the TCP sockets, in connections. After a restart, every worker thread of every
-/// Envoy reconnects at once. If the backlog is full, the client's kernel retries after a second.
+/// Envoy reconnects immediately. If the backlog is full, the client's kernel retries after a second.
 const LISTEN_BACKLOG: u32 = 4_096;
 
 /// Interval at which connections with blocked answers are closed. An answer is blocked after 5 to 6

@@ -44,7 +44,6 @@ pub(crate) struct ReceivedBody {
 /// Body of a request after [`read_arrived`]: complete, or the part that has arrived so far.
 #[derive(Debug)]
 pub(crate) enum ArrivedBody {
-    /// The complete body.
     Complete(ReceivedBody),
     /// The frames of the body that have arrived so far.
     Incomplete(Vec<Bytes>),

@@ -183,7 +183,6 @@ impl<D: Decide> RlsService<D> {
         self.batch_decisions.in_flight()
     }
 
-    /// Returns the limit on the decisions of batches in flight.
     pub(crate) fn batch_decisions(&self) -> &BatchDecisions {
         &self.batch_decisions
     }
@@ -338,7 +337,7 @@ impl<D: Decide> RlsService<D> {
             return Ok(());
         }
         self.count_invalid(InvalidReason::Permission);
-        let message = "this caller may not refund, peek, or send limits in this domain; see \
+        let message = "this caller is not authorized to refund, peek, or send limits in this domain; see \
                        --grpc-client-domains, --refunds, --peeks, --request-limits";
         Err(Status::permission_denied(message))
     }
@@ -488,7 +487,7 @@ pub(super) fn classify_outcome(answered: &Result<(), Status>) -> RpcOutcome {
 }
 
 pub(super) fn deadline_exceeded() -> Status {
-    Status::deadline_exceeded("the deadline was over before the decision")
+    Status::deadline_exceeded("deadline exceeded before a decision")
 }
 
 #[cfg(test)]

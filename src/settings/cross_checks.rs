@@ -34,7 +34,7 @@ impl Settings {
         let advice = "TLS needs a certificate and its private key: give --grpc-server-tls-cert FILE and \
                       --grpc-server-tls-key FILE, both in PEM";
         conflict(self.grpc_server_use_tls && lacks_identity, "--grpc-server-use-tls", advice);
-        let advice = "callers are identified by their certificates: add --grpc-client-tls-cacert";
+        let advice = "it identifies callers by their certificates: add --grpc-client-tls-cacert";
         conflict(has_domains && !has_cacert, "--grpc-client-domains", advice);
         let names = "--grpc-client-domains, --grpc-uds";
         let advice = "a Unix socket cannot have client certificates: set only one of the two";
@@ -70,7 +70,7 @@ impl Settings {
         let advice = "the policy comes from the control plane: remove one of the two";
         conflict(has_both, "--policy, --config-type grpc_xds_sotw", advice);
         let is_unused = !uses_control_plane && self.policy_defaults.is_some();
-        let advice = "policy files say everything themselves: add --config-type grpc_xds_sotw";
+        let advice = "it only applies to policies from a control plane: add --config-type grpc_xds_sotw, or remove it";
         conflict(is_unused, "--policy-defaults", advice);
         let has_half = self.xds_tls_cert.is_some() != self.xds_tls_key.is_some();
         let advice = "a client certificate and its key belong together: give both";
@@ -128,7 +128,7 @@ impl Settings {
             (
                 has_certificate && !self.grpc_server_use_tls,
                 "--grpc-server-tls-cert, --grpc-server-tls-key",
-                "without TLS, calls are sent in clear: add --grpc-server-use-tls",
+                "without TLS, calls are sent in plain text: add --grpc-server-use-tls",
             ),
             (
                 has_cacert && !self.grpc_server_use_tls,
@@ -138,12 +138,12 @@ impl Settings {
             (
                 !self.grpc_client_tls_san.is_empty() && !has_cacert,
                 "--grpc-client-tls-san",
-                "names are checked on certificates: add --grpc-client-tls-cacert",
+                "certificate names are only checked together with a CA: add --grpc-client-tls-cacert",
             ),
             (
                 self.counts_in_redis() && has_redis_tls && is_redis_plaintext(),
                 "--redis-tls-…",
-                "without TLS, the password is sent in clear: add --redis-tls, or a rediss:// address",
+                "without TLS, the password is sent in plain text: add --redis-tls, or a rediss:// address",
             ),
         ];
         let unused = possible.into_iter().filter(|(is_unused, ..)| *is_unused);

@@ -1,4 +1,4 @@
-//! Names that other programs give to our settings.
+//! Names that other programs give to Tidegate's settings.
 
 use super::setting_row::SettingRow;
 use crate::domain::nearest_word;

@@ -51,7 +51,7 @@ const IGNORED_VARIABLES: &[(&[&str], &str)] = &[
             "EXTRA_TAGS",
             "STATS_FLUSH_INTERVAL",
         ],
-        "statistics are not pushed; scrape /metrics on the HTTP port",
+        "statistics are not pushed to statsd; scrape /metrics on the HTTP port",
     ),
     (&["DISABLE_STATS"], "statistics stay on; they cost almost nothing"),
     (
@@ -62,7 +62,7 @@ const IGNORED_VARIABLES: &[(&[&str], &str)] = &[
         &["PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS"],
         "times are in seconds, as Prometheus recommends",
     ),
-    (&["MEMCACHE_*"], "there is no memcached store"),
+    (&["MEMCACHE_*"], "memcached is not supported; counters are in Redis or in memory"),
     (
         &["GRPC_SERVER_TLS_CA_CERT"],
         "envoyproxy/ratelimit does not read it either, and no client certificate is required; \

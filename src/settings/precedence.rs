@@ -33,14 +33,12 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Returns sources with flags alone.
     #[cfg(test)]
     pub(crate) fn from_flags(flags: &[(&str, &str)]) -> Sources {
         let owned = |(name, text): &(&str, &str)| ((*name).to_owned(), (*text).to_owned());
         Sources { flags: flags.iter().map(owned).collect(), ..Sources::default() }
     }
 
-    /// Returns sources with environment variables alone.
     #[cfg(test)]
     pub(crate) fn from_environment(variables: &[(&str, &str)]) -> Sources {
         Sources { environment: Sources::from_flags(variables).flags, ..Sources::default() }
@@ -168,7 +166,7 @@ pub(super) fn find_unknown_names(
 
 /// Formats all settings as a settings file. A comment after each value names its source. A line
 /// with a masked value is commented out, because reading the file would otherwise replace the
-/// secret with the masked value. So is a setting without a flag, which is no key of the file.
+/// secret with the masked value. So is a setting without a flag, which is not a key of the file.
 pub fn report(values: &[SettingValue]) -> String {
     use std::fmt::Write;
     let line = |value: &SettingValue| {

@@ -8,7 +8,6 @@ use super::value_types::{RedisType, SecretText, ValueError};
 
 /// Default TCP port of a Redis server.
 const REDIS_PORT: u16 = 6_379;
-/// Default TCP port of a Redis Sentinel.
 const SENTINEL_PORT: u16 = 26_379;
 /// Maximum Redis database number that is accepted. A larger number is probably a typo.
 const DATABASE_MAX: u32 = 65_535;
@@ -59,7 +58,6 @@ pub(super) fn redis_advice(name: &str) -> Option<(&'static str, &'static str)> {
     })
 }
 
-/// Returns whether a text is an address with the scheme of Redis.
 pub(super) fn is_redis_url(text: &str) -> bool {
     text.contains("://")
         && ServerUrl::parse(text, &UrlForms { others: &["valkey", "valkeys"], ..REDIS_URL }).is_ok()
@@ -306,8 +304,8 @@ mod tests {
             ("redis:///0", "has no host"),
             ("https://h:1", "did you mean rediss://h:1?"),
             ("tls://ann:X@h:1/3", "did you mean rediss://(hidden)@h:1/3?"),
-            ("http://h:1/x", "http:// is not Redis. Valid are HOST:PORT"),
-            ("redis+sentinel://h:1", "has an unknown scheme. Valid are HOST:PORT"),
+            ("http://h:1/x", "http:// is not Redis. Write HOST:PORT"),
+            ("redis+sentinel://h:1", "has an unknown scheme. Write HOST:PORT"),
         ] {
             let error = read(&[("redis-url", url)]).unwrap_err()[0].to_string();
             assert!(error.starts_with("--redis-url: ") && error.contains(part), "{url}: {error}");

@@ -143,9 +143,9 @@ fn wrong_scheme_error(text: &str, url: &Url, forms: &UrlForms) -> ValueError {
         false => ".".to_owned(),
     };
     match known_scheme(url) {
-        Some("") => format!("has no scheme{hint} Valid are {valid}"),
-        Some(scheme) => format!("{scheme}:// is not {server}{hint} Valid are {valid}"),
-        None => format!("has an unknown scheme. Valid are {valid}"),
+        Some("") => format!("has no scheme{hint} Write {valid}"),
+        Some(scheme) => format!("{scheme}:// is not {server}{hint} Write {valid}"),
+        None => format!("has an unknown scheme. Write {valid}"),
     }
 }
 

@@ -117,7 +117,7 @@ settings! {
     xds_tls_cacert "xds-tls-cacert" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, ["CONFIG_GRPC_XDS_SERVER_TLS_CACERT"];
     /// Name that the control plane's certificate must have; if empty, the host of --xds-server.
     xds_tls_san "xds-tls-san" ["NAME"]: String = "", parse_text, Plain, ["CONFIG_GRPC_XDS_SERVER_TLS_SAN"];
-    /// Maximum size of a response of the control plane.
+    /// Maximum size of a response from the control plane.
     xds_message_size "xds-message-size" ["SIZE"]: usize = "16MiB", size_parser(1_024, 1 << 30), Plain, ["XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"];
     /// Start without waiting for the first policy from the control plane; until it arrives, every
     /// call is answered with OK.
@@ -333,7 +333,7 @@ settings! {
     xds_backoff_max "XDS_CLIENT_BACKOFF_MAX_INTERVAL" ["DURATION"]: Duration = "5s", duration_parser(10, 3_600_000), Plain, [];
     /// Jitter: maximum fraction of each wait, from 0 to 1, by which it is shortened at random.
     xds_backoff_random "XDS_CLIENT_BACKOFF_RANDOM_FACTOR" ["RATIO"]: f64 = "0.5", parse_ratio, Plain, [];
-    /// Shorten each wait between attempts by a random amount, so that replicas do not all reconnect at once.
+    /// Shorten each wait between attempts by a random amount, so that replicas do not all reconnect together.
     xds_backoff_jitter "XDS_CLIENT_BACKOFF_JITTER" ["true|false"]: bool = "true", parse_flag, Plain, [];
     /// OTLP collector for metrics, if different from --otlp-endpoint.
     otlp_metrics_endpoint "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT" ["URL"]: String = "", parse_otlp_url, Address, [];

@@ -564,9 +564,9 @@ mod tests {
         for (bad, part) in [
             ("h", "has no port"),
             (":1", "write HOST:PORT or dns:///HOST:PORT"),
-            ("dns:///h", "dns:// is not supported. Valid are HOST:PORT or dns:///HOST:PORT"),
+            ("dns:///h", "dns:// is not supported. Write HOST:PORT or dns:///HOST:PORT"),
             ("dns://8.8.8.8/h:1", "dns:// is not supported."),
-            ("http://h:1", "http:// is not supported; did you mean h:1? Valid are HOST:PORT"),
+            ("http://h:1", "http:// is not supported; did you mean h:1? Write HOST:PORT"),
             ("https://h:1", "for TLS, add --xds-tls"),
             ("unix:///run/xds", "unix:// is not supported."),
             ("xds:///h", "xds:// is not supported."),

@@ -50,7 +50,6 @@ impl OwnedTasks {
         self.0.running.load(Ordering::Acquire)
     }
 
-    /// Waits until no task is running.
     pub(crate) async fn wait_until_done(&self) {
         loop {
             // Created before the count is read, so that it cannot miss the end of the last task.

@@ -218,7 +218,7 @@ impl CallsWithoutLimit {
             (summary.sample.take(), calls)
         };
         if let Some((domain, descriptors)) = sample {
-            tracing::debug!(domain, descriptors, "a call meets no limit");
+            tracing::debug!(domain, descriptors, "no limit applies to a call");
         }
         let Some(calls) = calls else { return };
         let total = calls.total();
@@ -239,7 +239,7 @@ impl CallsWithoutLimit {
                 calls,
                 advice,
                 others,
-                "calls meet no limit and are admitted"
+                "calls admitted because no limit applies"
             );
             advised.push((without, advice));
         }

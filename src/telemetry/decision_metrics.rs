@@ -20,7 +20,7 @@ metrics! { RULE_METRICS ["domain", "rule"]: HitCounts,
     counter "rule_hits" "Requested hits per rule", |hits| hits.total;
     counter "rule_within_limit_hits" "Hits that passed", |hits| hits.within;
     counter "rule_over_limit_hits" "Hits over the limit: rejected, unless shadow mode let them pass", |hits| hits.over;
-    counter "rule_near_limit_hits" "Hits above near-limit-ratio of the limit", |hits| hits.near;
+    counter "rule_near_limit_hits" "Hits above the share --near-limit-ratio of the limit", |hits| hits.near;
     counter "rule_shadow_mode_hits" "Hits over a limit in shadow mode, which would be rejected", |hits| hits.shadow;
     counter "rule_uncharged_hits" "Hits that passed this limit but were not charged, because another one rejected the call", |hits| hits.uncharged;
     counter "rule_refunded_hits" "Hits that clients refunded", |hits| hits.refunded;

@@ -37,7 +37,6 @@ const SERIES: [&str; 8] = [
     "without_redis_share",
 ];
 
-/// Series of a rule.
 const RULE_SERIES: [&str; 3] =
     ["calls_per_second", "rejected_per_second", "would_be_rejected_per_second"];
 

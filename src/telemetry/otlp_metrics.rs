@@ -265,7 +265,6 @@ fn build_metric(family: &MetricFamily, points: MetricPoints) -> Metric {
     }
 }
 
-/// Metric family that counts OTLP exports by signal and result.
 const EXPORTS: MetricFamily = counter("otlp_exports", "OTLP exports per signal and result")
     .with_labels(&["signal", "result"]);
 

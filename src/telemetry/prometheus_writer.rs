@@ -15,7 +15,6 @@ use super::metric::{
 /// Microseconds per second. Metrics whose unit is seconds reach the sink in microseconds.
 const MICROS_PER_SECOND: f64 = 1e6;
 
-/// Metric sink that writes to the Prometheus encoder.
 pub(super) struct PrometheusWriter<'a, 'e>(pub(super) &'a mut DescriptorEncoder<'e>);
 
 struct LabelSet<'a>(&'a Labels<'a>);

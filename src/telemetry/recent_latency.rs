@@ -1,5 +1,5 @@
 //! Latencies of the last minute: histograms count since the process started, so one freeze would
-//! otherwise show in the highest percentiles for ever.
+//! otherwise show in the highest percentiles forever.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

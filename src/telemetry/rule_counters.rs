@@ -152,8 +152,8 @@ impl RuleCounters {
     }
 }
 
-/// Counters of a rule in a table, allocated when the rule is first met: a policy may have 125,000
-/// rules, and two tables of them exist beside the next one.
+/// Counters of a rule in a table, allocated for the rule's first check: a policy may have 125,000
+/// rules, and up to three tables exist at a time.
 #[derive(Debug, Default)]
 pub(super) struct TableCounters(OnceLock<Box<RuleCounters>>);
 

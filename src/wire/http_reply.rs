@@ -8,7 +8,6 @@ use super::messages::{HeaderValue, RateLimitResponse, rate_limit_response as wir
 use super::proto_json;
 use crate::domain::HttpReply;
 
-/// Name of the content type header.
 const CONTENT_TYPE: &str = "content-type";
 
 impl HttpReply {

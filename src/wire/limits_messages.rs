@@ -76,9 +76,7 @@ pub(crate) fn encode_reserved(id: &[u8], response: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Number of the protobuf field `ReserveResponse.id`.
 const RESERVED_ID_FIELD: u8 = 1;
-/// Number of the protobuf field `ReserveResponse.response`.
 const RESERVED_RESPONSE_FIELD: u8 = 2;
 
 /// Decodes an encoded `CountersRequest` as a rate limit request with one descriptor. This works
@@ -117,7 +115,6 @@ pub(crate) fn build_counter(
     }
 }
 
-/// Encodes a `CountersResponse` with the counters of a descriptor.
 pub(crate) fn encode_counters(counters: Vec<Counter>) -> Vec<u8> {
     CountersResponse { counters }.encode_to_vec()
 }
@@ -146,7 +143,6 @@ mod tests {
         }
     }
 
-    /// Returns the [`sample_result`] for this position as a prost message.
     fn sample_message(position: usize) -> CheckResult {
         let result = match sample_result(position) {
             Ok(response) => {

@@ -14,9 +14,7 @@ use crate::policy::compiled_policy::{LimitSpec, is_json};
 /// the body of every rejected request, and an attack causes many rejections.
 pub const BODY_BYTES_MAX: usize = 1024;
 
-/// Content type of the default response body.
 const DEFAULT_CONTENT_TYPE: &str = "application/json";
-/// Template of the default response body.
 const DEFAULT_TEXT: &str = r#"{"error":"too_many_requests","message":"too many requests","limit":"{name}","retry_after_seconds":{retry_after_seconds}}"#;
 
 /// Template of the default response body for a request that was rejected because of

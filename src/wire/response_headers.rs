@@ -42,7 +42,6 @@ impl RetryWait {
     }
 }
 
-/// Appends the response headers of `decision` to `headers`.
 pub(super) fn append_headers(
     decision: &Decision<'_>,
     wait: Option<RetryWait>,

@@ -208,7 +208,7 @@ def wrong_domain(stack):
     recording.breaks()
     recording.pass_minutes(15, misspelled)
     labels = {"domain": "egde", "reason": "unknown_domain"}
-    return Seen(recording, labels, "Calls in the domain egde meet no limit: unknown_domain")
+    return Seen(recording, labels, "No limit applies to calls in the domain egde: unknown_domain")
 
 
 @fault_of("TidegateBillsLost", within=2)

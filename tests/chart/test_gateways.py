@@ -47,6 +47,15 @@ def given(values):
 
 
 class Gateways(unittest.TestCase):
+    def test_istio_reads_http_2_and_a_cluster_ip_for_sidecars(self):
+        for headless in (True, False):
+            service = chart.one(chart.manifests({"service": {"headless": headless}}), "Service")
+            # What makes Istio generate a cluster of type ORIGINAL_DST for sidecars.
+            self.assertEqual(service["spec"].get("clusterIP"), "None" if headless else None)
+            grpc = service["spec"]["ports"][0]
+            # Istio reads the appProtocol, which is HTTP/2 here, and the name only if there is none.
+            self.assertEqual((grpc["name"], grpc["appProtocol"], grpc["port"]), ("grpc", "kubernetes.io/h2c", 8081))
+
     def test_both_pass_a_strict_lint_and_the_schemas_of_kubernetes(self):
         for values in (ENVOY_GATEWAY, AI_GATEWAY):
             self.assertEqual(chart.findings(values), [])

@@ -206,7 +206,7 @@ class UnderGoControlPlane(unittest.TestCase):
     def test_with_a_wrong_client_certificate_it_stays_up_and_says_so(self):
         self.plane.set("1", edge=0)
         service = self.service("stranger")
-        text = "control plane not reached, no policy has arrived yet"
+        text = "control plane unreachable, no policy has arrived yet"
         line = until("the log", lambda: [one for one in service.log.read_text().splitlines() if text in one])[0]
         self.assertRegex(line, "(?i)certificate|alert")
         until("a second failure", lambda: service.metric("tidegate_xds_failures_total") > 1)

@@ -1,8 +1,8 @@
 //! Every integration test but the fuzzer and the fault bench, in one binary that is linked once.
 //!
-//! A suite is a directory. Tests run in the order of their names on as many threads as there are
-//! cores, so that tests of different suites run beside each other only where one suite ends and the
-//! next begins.
+//! A suite is a directory. Tests run in the order of their names, and `make test` runs more of them at a
+//! time than there are cores (RUST_TEST_THREADS). Tests that load the whole machine take turns
+//! (`support::heavy`).
 
 #![allow(
     clippy::unwrap_used,

@@ -103,8 +103,10 @@ class Workflows(unittest.TestCase):
                     self.assertIn(step[1], targets())
 
     def test_they_run_every_check_of_ci_run(self):
-        local = re.findall(r"^(?:make --no-print-directory|(?=\.ci/tools)) ?(.+)$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
-        self.assertGreater(len(local), 8)
+        # In the background, `ci-` targets only install.
+        step = r"^(?:(?:background \w+ )?make --no-print-directory (?!ci-)|(?=\.ci/tools))(.+)$"
+        local = re.findall(step, (ROOT / ".ci/run").read_text(), re.MULTILINE)
+        self.assertGreater(len(local), 9)
         remote = {command.removeprefix("make ") for _, command in steps()}
         self.assertEqual(set(local) - remote, set())
 

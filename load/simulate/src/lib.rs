@@ -156,12 +156,12 @@ impl Simulate {
     }
 }
 
-/// Returns the error for a group whose calls meet no limit, with the first line that has its name.
+/// Returns the error for a group to whose calls no limit applies, with the first line that has its name.
 fn unlimited_error(file: &str, text: &str, group: &str) -> UsageError {
     let is_group = |line: &str| line.contains("name:") && line.contains(group);
     let line = text.lines().position(is_group).map_or(1, |nth| nth + 1);
     UsageError(format!(
-        "{file}:{line}: group `{group}` meets no limit: the policy has no rule for its descriptor; \
+        "{file}:{line}: no limit applies to group `{group}`: the policy has no rule for its descriptor; \
          correct the descriptor or the policy"
     ))
 }

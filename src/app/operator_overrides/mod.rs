@@ -43,7 +43,6 @@ const RECENT_CHANGES: usize = 50;
 const REQUESTS_MAX: usize = 64;
 
 named_enum! {
-    /// Kind of change of an override.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum ChangeKind {
         /// The override was set.
@@ -190,8 +189,8 @@ impl OperatorOverrides {
         let has_room = {
             let state = self.state.lock();
             if self.decider.policy().check_override(&entry)? == Fit::Unmatched {
-                let advice = "/rlconfig lists domains and rules, /explain the rule of a descriptor";
-                return Err(format!("no rule of the policy is a target of {entry}; {advice}"));
+                let advice = "/rlconfig lists all rules, /explain those of a descriptor";
+                return Err(format!("the policy has no rule for {entry}; {advice}"));
             }
             let is_known = state.in_force.contains_key(&id);
             (is_known || state.in_force.len() < OVERRIDES_MAX)

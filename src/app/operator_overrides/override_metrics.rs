@@ -18,7 +18,6 @@ const OVERRIDE_CHANGES: MetricFamily =
     counter("override_changes", "Changes of overrides on this replica, by kind")
         .with_labels(&["kind"]);
 
-/// Returns a source that emits the metrics of overrides.
 pub(crate) fn source(overrides: &Arc<OperatorOverrides>) -> MetricSource {
     let overrides = Arc::clone(overrides);
     Box::new(move |sink| {

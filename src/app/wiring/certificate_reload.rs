@@ -187,7 +187,6 @@ mod tests {
     use super::*;
     use crate::settings::Sources;
 
-    /// Writes a new certificate and its private key.
     fn write_certificate(directory: &Path) {
         let key = KeyPair::generate().unwrap();
         let certificate = CertificateParams::new(vec!["tidegate.test".to_owned()]).unwrap();

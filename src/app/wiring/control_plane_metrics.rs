@@ -14,23 +14,22 @@ const REJECTED_SERIES_MAX: usize = 100;
 
 metrics! { COUNTERS []: ControlPlaneStatus,
     gauge "xds_connected" "1 while a stream to the control plane is open", |status| u64::from(status.connected.load(Ordering::Relaxed));
-    counter "xds_connects" "Streams to the control plane that were opened", |status| status.connects.load(Ordering::Relaxed);
+    counter "xds_connects" "Streams opened to the control plane", |status| status.connects.load(Ordering::Relaxed);
     counter "xds_failures" "Attempts to reach the control plane that failed, and streams that were lost", |status| status.failures.load(Ordering::Relaxed);
-    counter "xds_responses" "Responses of the control plane", |status| status.responses.load(Ordering::Relaxed);
-    counter "xds_acks" "Responses of the control plane that were accepted", |status| status.acks.load(Ordering::Relaxed);
-    counter "xds_nacks" "Responses of the control plane that were rejected, in part or as a whole", |status| status.nacks.load(Ordering::Relaxed);
-    counter "xds_compiled_domains" "Domains of the control plane that were compiled, because they had changed", |status| status.compiled.load(Ordering::Relaxed);
-    gauge "xds_domains" "Domains of the control plane in force", |status| status.state().domains as u64;
-    gauge "xds_rejections" "Errors in the last response of the control plane", |status| status.state().rejections.len() as u64;
+    counter "xds_responses" "Responses from the control plane", |status| status.responses.load(Ordering::Relaxed);
+    counter "xds_acks" "Responses from the control plane that were accepted", |status| status.acks.load(Ordering::Relaxed);
+    counter "xds_nacks" "Responses from the control plane that were rejected, in part or as a whole", |status| status.nacks.load(Ordering::Relaxed);
+    counter "xds_compiled_domains" "Domains from the control plane that were compiled because they had changed", |status| status.compiled.load(Ordering::Relaxed);
+    gauge "xds_domains" "Domains from the control plane in force", |status| status.state().domains as u64;
+    gauge "xds_rejections" "Errors in the last response from the control plane", |status| status.state().rejections.len() as u64;
 }
 
 const REJECTED_RESOURCES: MetricFamily = gauge(
     "xds_rejected_info",
-    "1 for each error in the last response of the control plane, at most 100",
+    "1 for each error in the last response from the control plane, at most 100",
 )
 .with_labels(&["resource", "path", "reason"]);
 
-/// Returns a source that emits the metrics of the control plane client.
 pub(crate) fn source(status: &Arc<ControlPlaneStatus>) -> MetricSource {
     let status = Arc::clone(status);
     Box::new(move |sink| {

@@ -26,7 +26,6 @@ metrics! { PROCESS []: (String, Micros) => Option<u64>,
     gauge "process_max_fds" "Maximum number of open file descriptors of the process", |_| getrlimit(Resource::Nofile).current;
 }
 
-/// Returns a source that emits the metrics of the process.
 pub(crate) fn source() -> MetricSource {
     let start = Clock::System.now();
     Box::new(move |sink| {

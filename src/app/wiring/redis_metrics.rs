@@ -32,10 +32,10 @@ metrics! { COUNTERS [NODE_LABEL]: NodeStats,
     counter "redis_connects" "Connections made to Redis", |node| node.connects.get();
     counter "redis_dial_failures" "Failed attempts to connect to Redis", |node| node.connect_failures.get();
     counter "redis_losses" "Connections to Redis that were lost or closed", |node| node.losses.get();
-    counter "redis_writes" "Writes to Redis, each one pipeline", |node| node.writes.get();
+    counter "redis_writes" "Writes to Redis; each is one pipeline", |node| node.writes.get();
     counter "redis_items" "Calls, or parts of calls, written to Redis", |node| node.calls.get();
-    counter "redis_stale" "Script calls not written because their callers had given up", |node| node.abandoned.get();
-    counter "redis_not_connected" "Script calls without a connection", |node| node.not_connected.get();
+    counter "redis_stale" "Script calls not sent because their callers had given up", |node| node.abandoned.get();
+    counter "redis_not_connected" "Script calls that failed because there was no connection", |node| node.not_connected.get();
     counter "redis_queue_full" "Script calls rejected because the queue was full", |node| node.queue_full.get();
     counter "redis_shed" "Script calls rejected because they could not be answered in time", |node| node.shed.get();
     counter "redis_noscript" "Scripts loaded again", |node| node.noscript.get();
@@ -47,11 +47,11 @@ metrics! { COUNTERS [NODE_LABEL]: NodeStats,
     gauge "redis_breakers_open" "1 while the circuit breaker is open", |node| node.breaker_open.get();
     counter "redis_breaker_opened" "Times that the circuit breaker opened", |node| node.breaker_opened.get();
     counter "redis_breaker_rejected" "Script calls not sent because the circuit breaker was open", |node| node.breaker_rejected.get();
-    counter "redis_meta_differs" "Connections that found another key secret or format in Redis", |node| node.meta_mismatches.get();
+    counter "redis_meta_differs" "Connections on which Redis had counters with another key secret or format", |node| node.meta_mismatches.get();
 }
 
 metrics! { HISTOGRAMS [NODE_LABEL]: NodeStats => HistogramSnapshot,
-    histogram_seconds "redis_wait" "Time that a caller waited for a script call, including our queue", |node| node.wait_times.snapshot();
+    histogram_seconds "redis_wait" "Time that a caller waited for a script call, including the queue to Redis", |node| node.wait_times.snapshot();
     histogram_seconds "redis_round_trip" "Time from a write to the last of its replies: network and scripts", |node| node.round_trips.snapshot();
     histogram "redis_write_items" "Calls per write", |node| node.write_sizes.snapshot();
 }
@@ -64,19 +64,18 @@ metrics! { INFO_NUMBERS [NODE_LABEL]: NodeInfo,
     gauge "redis_ops_per_second" "Commands per second of all clients", |node| node.ops_per_second;
     counter "redis_commands" "Commands of all clients", |node| node.commands;
     gauge_bytes "redis_memory_used" "Memory used by Redis", |node| node.memory_bytes;
-    gauge_bytes "redis_memory_max" "Memory that Redis may use; 0: no bound", |node| node.memory_bytes_max;
+    gauge_bytes "redis_memory_max" "Maximum memory of Redis (maxmemory); 0: no maximum", |node| node.memory_bytes_max;
     counter "redis_evicted_keys" "Keys evicted because memory was full", |node| node.evicted_keys;
     counter "redis_script_calls" "Script calls of all clients", |node| node.script_calls;
     counter_seconds "redis_script" "Time that Redis spent in scripts", |node| node.script_us;
-    gauge "redis_keys" "Keys in our database", |node| node.keys;
-    gauge "redis_keys_without_expiry" "Keys without expiry in our database", |node| node.keys.saturating_sub(node.keys_expiring);
+    gauge "redis_keys" "Keys in Tidegate's database", |node| node.keys;
+    gauge "redis_keys_without_expiry" "Keys without expiry in Tidegate's database", |node| node.keys.saturating_sub(node.keys_expiring);
 }
 
 const EVICTION_POLICY: MetricFamily =
     gauge("redis_eviction_info", "1, with the eviction policy of Redis")
         .with_labels(&[NODE_LABEL, "policy"]);
 
-/// Writes the metrics of every known Redis node.
 pub(super) fn emit_nodes(nodes: &[NodeReport], sink: &mut dyn MetricSink) -> fmt::Result {
     let stats = nodes.iter().map(|node| ([(NODE_LABEL, node.address.as_str())], &*node.stats));
     emit_rows(sink, COUNTERS, stats.clone())?;

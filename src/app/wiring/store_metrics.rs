@@ -28,7 +28,7 @@ metrics! { MEMORY []: memory::MemoryStats,
     counter "keys_folded" "Counters folded into shared counters because the memory store was full", |stats| load(&stats.folded);
     counter "keys_overflowed" "Charges to shared counters because the memory store was full", |stats| load(&stats.overflowed);
     counter "keys_no_room" "Checks rejected because the memory store was full", |stats| load(&stats.no_room);
-    counter "clock_regressions" "Checks whose counter has a later time than the clock", |stats| load(&stats.clock_regressions);
+    counter "clock_regressions" "Checks of counters whose time is ahead of the clock", |stats| load(&stats.clock_regressions);
     counter "cost_exceeds_capacity" "Checks with a cost above the capacity of their limit", |stats| load(&stats.cost_exceeds_capacity);
 }
 
@@ -62,16 +62,16 @@ metrics! { TLS []: TlsCounters,
 
 metrics! { REDIS []: RedisStack,
     counter "redis_overruns" "Calls that Redis did not answer within --redis-budget", |stack| load(&stack.remote().stats().overruns) + load(&stack.stats().overruns);
-    counter "redis_unheard_hits" "Hits charged for calls whose callers had left when the answer came; the charges stand", |stack| stack.remote().stats().unheard.get() + stack.stats().unheard.get();
+    counter "redis_unheard_hits" "Hits charged for calls whose callers no longer waited for the answer; they stay charged", |stack| stack.remote().stats().unheard.get() + stack.stats().unheard.get();
     counter "redis_cached_rejections" "Checks rejected from the rejection cache", |stack| load(&stack.stats().cached_refusals);
     counter "redis_spared" "Calls answered from the rejection cache alone", |stack| load(&stack.stats().cached_calls);
     counter "redis_clamped" "Counters from the far future, read as full", |stack| load(&stack.remote().stats().clamped);
-    counter "redis_unreadable" "Replies that no script can send", |stack| load(&stack.remote().stats().unreadable);
+    counter "redis_unreadable" "Replies to script calls that no script of Tidegate can send", |stack| load(&stack.remote().stats().unreadable);
     counter "redis_disagreements" "Calls that a script and Tidegate decided differently; their answers follow the script", |stack| load(&stack.remote().stats().disagreements);
     counter "redis_split_calls" "Calls whose counters are on several cluster nodes, or that were sent slot by slot", |stack| load(&stack.remote().stats().multi_slot_calls);
     counter "redis_node_calls" "Calls, or parts of calls, with counters in several slots of a cluster node", |stack| load(&stack.remote().stats().node_calls);
     counter "redis_node_calls_not_here" "Calls, or parts of calls, that were sent again slot by slot, because a slot had moved or was moving", |stack| load(&stack.remote().stats().not_here);
-    counter "redis_node_scripts_off" "Times that scripts for cluster nodes were turned off for ten minutes, because the service routes them to other nodes", |stack| stack.remote().node_scripts_off_count();
+    counter "redis_node_scripts_off" "Times that scripts for cluster nodes were turned off for ten minutes, because Redis or a proxy routed them to other nodes", |stack| stack.remote().node_scripts_off_count();
     counter "redis_data_losses" "Times that Redis may have lost counters: restarts and failovers", |stack| stack.remote().counter_losses();
     counter "redis_refunded" "Charges refunded because another node or slot rejected the call", |stack| load(&stack.remote().stats().refunded);
     counter "redis_script_decisions" "Calls decided by scripts", |stack| load(&stack.remote().stats().script_calls);
@@ -86,11 +86,11 @@ metrics! { DEGRADED []: RedisStack,
     counter "degraded_admitted_calls" "Calls admitted without Redis", |stack| load(&stack.stats().admitted);
     counter "degraded_admitted_hits" "Hits admitted without Redis, which may be beyond their limits", |stack| load(&stack.stats().admitted_hits);
     counter "degraded_hits_charged_later" "Hits of shed calls that were charged to Redis afterwards", |stack| stack.hits_charged_later();
-    gauge "degraded_over_admission_bound" "Upper bound of hits beyond limits on this replica that may still count", |stack| stack.over_admitted_max(Clock::System.now());
-    gauge "degraded_replicas" "Replicas that share the limits without Redis", |stack| u64::from(stack.replicas());
+    gauge "degraded_over_admission_bound" "Upper bound of hits that this replica admitted beyond limits and that still count", |stack| stack.over_admitted_max(Clock::System.now());
+    gauge "degraded_replicas" "Replicas among which limits are divided while Redis is unavailable", |stack| u64::from(stack.replicas());
     counter "degraded_rejected_calls" "Calls rejected without Redis", |stack| load(&stack.stats().refused);
     counter "degraded_rejected_by_own_charges" "Checks rejected by this replica's own charges, because Redis may lack some of them", |stack| load(&stack.stats().refused_by_own_charges);
-    counter "degraded_unavailable_calls" "Calls answered with UNAVAILABLE, because a rule says so", |stack| load(&stack.stats().unavailable);
+    counter "degraded_unavailable_calls" "Calls answered with UNAVAILABLE while Redis was unavailable, because of on_store_failure", |stack| load(&stack.stats().unavailable);
     counter "degraded_refunded" "Charges refunded because the call was rejected without Redis", |stack| load(&stack.stats().refunded);
     counter "degraded_refunds_lost" "Charges that could not be refunded", |stack| load(&stack.stats().refunds_lost);
 }
@@ -121,7 +121,7 @@ fn redis_source(decider: &Arc<ServiceDecider>) -> MetricSource {
 
 const UNREADABLE_CALLERS: MetricFamily = counter(
     "unreadable_callers",
-    "Connections and calls that Tidegate does not understand, by what they are",
+    "Connections and calls that Tidegate does not understand, by kind",
 )
 .with_labels(&["kind"]);
 

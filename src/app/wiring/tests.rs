@@ -66,7 +66,6 @@ fn all_families() -> [Vec<MetricFamily>; 3] {
     [ours.0, process.0, theirs.0]
 }
 
-/// Formats the row of a metric family in a Markdown table.
 fn format_row(prefix: &str, family: &MetricFamily) -> String {
     let (kind, suffix) = match family.kind {
         MetricKind::Counter => ("counter", "_total"),

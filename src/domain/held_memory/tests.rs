@@ -64,6 +64,21 @@ fn the_caller_that_holds_most_loses_its_oldest_call_and_not_the_newcomer() {
 }
 
 #[test]
+fn calls_that_were_scheduled_beyond_the_budget_are_lost_when_they_wait() {
+    let process = HeldMemory::new(0, 1 << 20);
+    let caller = process.add_caller();
+    // All of them arrive before the first one is polled.
+    let scheduled = [(); 5].map(|()| (Hold::new(&caller, FLOOR / 2), CallPlace::new(&caller)));
+    let mut calls = scheduled.map(|(hold, mut place)| {
+        let polled = place.poll(&mut Context::from_waker(Waker::noop()), |_| Poll::<()>::Pending);
+        assert!(polled.is_pending());
+        Some(Waiting { hold, place })
+    });
+    assert_eq!(end_lost(&mut calls), [0, 1, 2]);
+    assert!(caller.has_room());
+}
+
+#[test]
 fn no_caller_can_take_the_floor_of_another() {
     let process = HeldMemory::new(0, 1 << 20);
     let [flooding, honest] = [(); 2].map(|()| process.add_caller());

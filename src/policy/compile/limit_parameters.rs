@@ -56,7 +56,6 @@ impl BoundsError {
         BoundsError { key, kind: DiagnosticKind::OutOfRange, message }
     }
 
-    /// Returns the error for a `burst` that is too large for this rate and window.
     pub(crate) fn burst_too_large(burst: u64, burst_max: u64) -> BoundsError {
         let message = format!(
             "`burst` must be at most {burst_max} at this rate, not {burst}: larger numbers cannot \

@@ -248,7 +248,6 @@ fn compile_files(
     if errors.is_empty() { Ok((domains, warnings)) } else { Err(errors) }
 }
 
-/// Reads the domain name of a file.
 fn read_domain<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
     let mut reader = Reader::new(document);
     let Ok(fields) = reader.read_root() else {

@@ -77,7 +77,7 @@ pub(crate) fn read<'d>(
     })
 }
 
-/// Reads the name of a limit. It stands in quotes in the header `x-ratelimit-limit`.
+/// Reads the name of a limit. The header `x-ratelimit-limit` has it in quotes.
 fn read_name<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> ReadResult<String> {
     match reader.read_string(fields, &keywords::NAME)? {
         Some(name) if name.contains(['"', '\\']) => {
@@ -258,7 +258,6 @@ fn read_raw_limit<'d>(
     })
 }
 
-/// Reads `reserve`.
 fn read_reserve<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> ReadResult<Reserve> {
     let ttl = reader.read_map(fields, &keywords::RESERVE, |reader, fields| {
         match reader.read_number(fields, &keywords::RESERVE_TTL)? {

@@ -94,7 +94,6 @@ struct Linter<'a> {
     origins: &'a [(usize, usize)],
     documents: &'a [Document<'a>],
     found: Vec<Diagnostic>,
-    /// Names of limits.
     names: HashSet<&'a str>,
     /// Each name in a `replaces`, with the position of its descriptor and its own in the list.
     replaced: Vec<(Vec<usize>, usize, &'a str)>,
@@ -145,8 +144,8 @@ impl<'a> Linter<'a> {
             self.add_finding(at, |p| p.key("key"), DiagnosticKind::StarInKey, message);
         }
         if key == ":path" {
-            let message = "`:path` carries the query string, so that a client gets a new counter \
-                           with every `?`; send the route's name, or the path without its query";
+            let message = "`:path` contains the query string, so a client gets a new counter with \
+                           every new query; send the route's name, or the path without its query";
             self.add_finding(at, |p| p.key("key"), DiagnosticKind::PathAsKey, message);
         }
     }
@@ -247,8 +246,8 @@ fn unknown_hash_tags(
         let way_out = if let Some(node) = find_node(&domain.nodes, &|node| *node.key == *key) {
             let key = quoted(&node.key);
             format!(
-                "{key} selects the class of `tiers`, or is not in the `per` of any limit: name \
-                     another"
+                "{key} selects the class of `tiers`, or is not in the `per` of any limit; name \
+                     another entry"
             )
         } else if let Some(node) = find_node(&domain.nodes, &|node| node.value.text() == key) {
             format!("this is a value: write its key, {}", quoted(&node.key))

@@ -66,7 +66,6 @@ impl Policy {
 struct TreeBuilder {
     tree: DescriptorTree,
     rules: Vec<Rule>,
-    /// Id of the first rule of the policy.
     first_rule_id: u32,
     secret: Secret,
     /// Id of each limit name that appears in the `replaces` of any rule. Limits with other names

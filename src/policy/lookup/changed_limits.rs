@@ -45,7 +45,7 @@ pub(crate) fn with_numbers(
     }
     let hits_max = algorithm.hits_max();
     if hits.0 > hits_max {
-        return fault(format!("`limit` is beyond the algorithm; the largest is {hits_max}"));
+        return fault(format!("`limit` must be at most {hits_max} with this algorithm"));
     }
     Ok(Limit { algorithm, rate, ..limit.clone() })
 }
@@ -73,8 +73,8 @@ fn bucket_with_numbers(
     let burst_max = refill.burst_max(limit.debt_charge());
     if debt_burst > burst_max {
         return fault(format!(
-            "`limit` and `burst` are beyond the arithmetic; the largest burst at this rate is \
-             {burst_max}"
+            "`burst` must be at most {burst_max} at this rate: larger numbers cannot be counted \
+             exactly"
         ));
     }
     Ok(Bucket { burst: Hits(burst), debt_burst: Hits(debt_burst), refill, ..*bucket })

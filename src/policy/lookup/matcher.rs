@@ -472,7 +472,7 @@ fn requested_op<'a>(
 }
 
 /// Returns the operation of a descriptor that holds hits or settles, and the limit. Returns `None` for a
-/// settle on a limit without `reserve`, which was charged the estimate. An estimate is no bill.
+/// settle on a limit without `reserve`, which was charged the estimate. An estimate is not a bill.
 fn requested_hold<'a>(
     hold: HoldRequest<'_>,
     hits: Hits,

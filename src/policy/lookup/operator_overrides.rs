@@ -240,7 +240,7 @@ impl Policy {
         let capacity = changed.capacity().0;
         if capacity > 0 && spec.cost > capacity {
             return fault(format!(
-                "one request costs {} hits, so that none would ever pass; use at least that number",
+                "one request costs {} hits, so no request would pass; use at least this number",
                 spec.cost
             ));
         }

@@ -46,7 +46,7 @@ pub enum StepResult {
     Pattern {
         /// Position of the pattern among the patterns of the key, in file order. The first is 1.
         number: usize,
-        /// Text of the pattern.
+        /// Pattern as written in the policy.
         text: String,
         /// Whether all values that match the pattern share one counter.
         shared: bool,
@@ -307,9 +307,9 @@ impl fmt::Display for MatchEnd {
             MatchEnd::UnknownDomain => f.write_str("no limit: the policy has no such domain"),
             MatchEnd::NoEntries => f.write_str("no limit: a descriptor without entries"),
             MatchEnd::NoMatch => f.write_str("no limit: nothing matches"),
-            MatchEnd::NoRule { has_children: false } => f.write_str("no limit: the node has none"),
+            MatchEnd::NoRule { has_children: false } => f.write_str("no limit: this rule has none"),
             MatchEnd::NoRule { has_children: true } => {
-                f.write_str("no limit: the node has none; longer descriptors go on from here")
+                f.write_str("no limit: this rule has none; longer descriptors continue below it")
             }
             MatchEnd::Rule(rule) => rule.fmt(f),
         }
@@ -331,7 +331,7 @@ impl fmt::Display for RuleExplanation {
         for limit in &self.limits {
             write!(f, "\n  limit {}", limit.listing)?;
             if let Some(class) = &limit.class {
-                write!(f, "\n    class {class}, at most {} hits at once", limit.capacity)?;
+                write!(f, "\n    class {class}, capacity {} hits", limit.capacity)?;
             }
             match limit.counter_of.as_slice() {
                 [] => f.write_str("\n    one counter for all")?,

@@ -58,7 +58,6 @@ impl Level {
     }
 }
 
-/// Type of a key's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ValueType {
     /// Text without control characters, at most [`NAME_BYTES_MAX`] bytes.
@@ -216,7 +215,7 @@ keys! {
     REQUESTS_PER_UNIT: RateLimit "requests_per_unit", number(0, REQUESTS_PER_UNIT_MAX),
         "Hits per window; for concurrency, the number of slots. 0 rejects everything.";
     UNLIMITED: RateLimit "unlimited", ValueType::Bool,
-        "No limit and no counter. Excludes `unit`.";
+        "No limit and no counter. Cannot be combined with `unit`.";
     NAME: RateLimit "name", ValueType::Name,
         "Name of the limit in responses and in `replaces`, without quotes and backslashes.";
     REPLACES: RateLimit "replaces", ValueType::List(Level::Replaces),
@@ -242,7 +241,7 @@ keys! {
     TIME_ZONE: RateLimit "time_zone", ValueType::Name,
         "IANA time zone of calendar windows, such as Europe/Berlin (default UTC).";
     ANCHOR: RateLimit "anchor", ValueType::Name,
-        "Beside `align: calendar`: the day on which a month starts, 1 to 31, or the date on which a year starts, such as 04-01 (default 1, 01-01). In a month that is too short, its last day.";
+        "With `align: calendar`: the day on which a month starts, 1 to 31, or the date on which a year starts, such as 04-01 (default 1, 01-01). In a month that is too short, its last day.";
     LEASE: RateLimit "lease", number(1, WINDOW_SECONDS_MAX),
         "Seconds after which a concurrency slot that was not released becomes free (default 60).";
     MARK: RateLimit "mark", ValueType::Map(Level::Mark),

@@ -85,7 +85,6 @@ pub struct LimitFields<'a> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DomainDefaults(pub(crate) Vec<Arc<DefaultsEntry>>);
 
-/// Entry of a defaults file.
 #[derive(Debug, PartialEq)]
 pub(crate) struct DefaultsEntry {
     pub(crate) domain: NamePattern,
@@ -105,7 +104,7 @@ impl DomainDefaults {
     }
 }
 
-/// Returns the unit of the limits for which an `anchor` is meant: a date is that of a year.
+/// Returns the unit of the limits that an `anchor` applies to: year for a date, month for a day.
 pub(crate) fn unit_of_anchor(anchor: &Json) -> &'static str {
     if anchor.as_str().is_some_and(|text| text.contains('-')) { "year" } else { "month" }
 }
@@ -284,7 +283,7 @@ impl ResourceWriter {
     }
 
     /// Returns the default of a key for a limit whose descriptor has the metadata `own`. Returns
-    /// `None` where the key would be an error: `burst` without a bucket or beside 0 requests,
+    /// `None` where the key would be an error: `burst` without a bucket or with 0 requests,
     /// calendar windows of another algorithm or unit, and an `anchor` of another unit.
     fn default_for(&self, key: &Key, limit: &LimitFields<'_>, own: Option<&Json>) -> Option<Json> {
         let default = |key: &Key| self.defaults.get(key, &self.path);

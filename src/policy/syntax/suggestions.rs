@@ -56,7 +56,7 @@ pub(crate) fn map_hint(level: Level, value: Node<'_>) -> &'static str {
     }
 }
 
-/// Returns the key of a level that `name`, which is no key of any level, is probably a misspelling of.
+/// Returns the key of a level that `name`, which is not a key of any level, is probably a misspelling of.
 pub(crate) fn intended_key(level: Level, name: &str) -> Option<&'static str> {
     match levels_of(name).next() {
         Some(_) => None,
@@ -125,7 +125,6 @@ pub(crate) fn misplaced_limit_keys_message(
     format!("{} {belong} to `rate_limit`, not to the descriptor; {way_out}", join_with_and(&names))
 }
 
-/// Joins words with commas and a final "and".
 fn join_with_and(words: &[String]) -> String {
     match words {
         [first, last] => format!("{first} and {last}"),
@@ -149,7 +148,6 @@ pub(crate) fn range_hint(key: &Key, is_too_small: bool, is_in_list: bool) -> Str
     format!("; {zero}for no limit, {no_limit}")
 }
 
-/// Returns the name of a value's type, for messages.
 pub(crate) fn type_name(value: Node<'_>) -> &'static str {
     match (value.value(), value.core_scalar()) {
         (Value::List(_), _) => "a list",

@@ -115,7 +115,6 @@ impl Shard {
         self.index.find(key.hash(), |slot| self.entry(*slot).key == key).copied()
     }
 
-    /// Returns the state of the entry in a slot.
     pub(super) fn state(&self, slot: EntryIndex) -> &State {
         &self.entry(slot).state
     }
@@ -125,7 +124,6 @@ impl Shard {
         self.entry(slot).expires.rule()
     }
 
-    /// Replaces the state and the expiry time of the entry in a slot.
     pub(super) fn replace_state(&mut self, slot: EntryIndex, state: State, expires: Micros) {
         let bytes = state.heap_bytes();
         let entry = self.entry_mut(slot);

@@ -55,7 +55,6 @@ pub(super) enum CellFormat {
 }
 
 impl CellFormat {
-    /// Returns the cell format for the counters of a limit.
     pub(super) fn for_limit(limit: &Limit) -> CellFormat {
         match &limit.algorithm {
             _ if limit.reserve.is_some() => CellFormat::None,

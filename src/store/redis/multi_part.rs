@@ -28,7 +28,6 @@ use crate::domain::{
 };
 use crate::store::delivery::{Caller, run_in_task, unanswered};
 
-/// Parts of a call.
 pub(super) struct Parts {
     /// Groups of checks, each for one request to a node.
     pub(super) groups: SlotGroups,
@@ -63,9 +62,7 @@ type KnownChecks = SmallVec<[bool; 8]>;
 
 /// State of the caller of a call that a task owns.
 enum CallerState {
-    /// The caller waits.
     Waits(Caller),
-    /// The caller has left.
     Left,
     /// The deadline has passed, and the caller has got the answers known by then. The future resolves
     /// to the fate of the others.

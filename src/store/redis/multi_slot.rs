@@ -1,7 +1,7 @@
 //! Plans calls whose counters are in several hash slots of a cluster: groups checks by slot, and
 //! combines the answers. `node_scripts` groups checks by node instead.
 //!
-//! Each group is decided atomically. All groups are sent at once. If one rejects the call, the charges
+//! Each group is decided atomically. All groups are sent together. If one rejects the call, the charges
 //! in the others are refunded, using their receipts. No limit ever admits too many hits, but near a
 //! limit, a call may be rejected because of charges that another call refunds one round trip later. If
 //! a group is not answered, the charges in the others are kept. The fallback then either admits the

@@ -48,7 +48,6 @@ pub(super) struct NodeScriptSwitch {
     failure_score: AtomicU32,
     /// Time until which node scripts are off, in microseconds since the Unix epoch.
     off_until: AtomicU64,
-    /// Number of times that node scripts were turned off.
     times_off: AtomicU64,
 }
 

@@ -221,7 +221,6 @@ fn build_processor(
     }
 }
 
-/// Span exporter that sends spans to the collector over HTTP.
 #[derive(Debug)]
 struct HttpSpanExporter {
     sender: HttpSender,

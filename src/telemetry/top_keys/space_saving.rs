@@ -105,7 +105,7 @@ struct TimeBucket {
 #[derive(Debug)]
 pub(crate) struct FrequentKeys<T> {
     keys_max: usize,
-    /// Number of all events, also of keys that are no longer tracked.
+    /// Number of all events, including those of keys that are no longer tracked.
     total: u64,
     keys: Vec<KeyCount<T>>,
 }
@@ -196,7 +196,6 @@ impl KeyWindow {
 }
 
 impl<T> FrequentKeys<T> {
-    /// Creates counts of at most `keys_max` keys.
     pub(crate) const fn new(keys_max: usize) -> FrequentKeys<T> {
         FrequentKeys { keys_max, total: 0, keys: Vec::new() }
     }

@@ -272,7 +272,7 @@ pub fn locked_out() -> Observation {
     trial.fault();
     let logged = stand.tidegate.log().lines().count() - lines;
     assert!(logged < 20, "{logged} lines:\n{}", stand.tidegate.log());
-    assert!(stand.tidegate.logged("Redis denied our login or a command").is_some());
+    assert!(stand.tidegate.logged("Redis denied the login or a command").is_some());
     let back = format!(">{}", acl::PASSWORD);
     trial.heal(|| drop(server.ask(&["ACL", "SETUSER", acl::USER, "resetpass", &back])));
     trial.until_redis();

@@ -56,7 +56,7 @@ fn a_password_in_the_address_of_a_sentinel_goes_to_the_sentinel() {
     let log = serving(&at(":guard%2F1@")).log();
     assert!(!log.contains("degraded") && !log.contains("guard"), "{log}");
     for (login, advice) in [
-        ("", "the sentinel wants a password: set --redis-sentinel-auth"),
+        ("", "the sentinel requires a password: set --redis-sentinel-auth"),
         (":wrong@", "correct it in --redis-url or --redis-sentinel-auth"),
     ] {
         let line = serving(&at(login)).logged_in_time("no sentinel names a master");
@@ -70,7 +70,7 @@ fn unavailable_from_a_live_service_is_not_a_port_where_nothing_listens() {
     let serving = Tidegate::policy(&policy, &["--redis-url", "127.0.0.1:1"]);
     let target = serving.port("grpc").to_string();
     let ran = run(&["ask", &target, "edge", "client=ann"]).with_code(69);
-    assert!(ran.err.contains("the service, or a proxy before it, answered so"), "{}", ran.err);
+    assert!(ran.err.contains("or a proxy in front of it, is unavailable"), "{}", ran.err);
     assert!(!ran.err.contains("nothing listens"), "{}", ran.err);
 }
 

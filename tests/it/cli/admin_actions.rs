@@ -163,7 +163,8 @@ fn a_reload_keeps_overrides_and_lists_those_without_a_target_as_unmatched() {
     }
     let policy = serving.directory().join("policy.yaml");
     fs::write(&policy, FIVE_A_DAY.replace("requests_per_unit: 5", "requests_per_unit: 6")).unwrap();
-    serving.logged_in_time("policy reloaded");
+    let limits = || http::get(debug, "/rlconfig").body;
+    until("the new policy", || limits().contains("requests_per_unit=6").then_some(()));
     let lines = || -> Vec<String> {
         let text = listed(debug);
         text.lines().skip(1).map(str::to_owned).collect()

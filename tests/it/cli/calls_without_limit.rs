@@ -57,7 +57,7 @@ fn call(serving: &Tidegate, domain: &str, descriptors: &[&str]) {
 fn lines(serving: &Tidegate) -> Vec<Value> {
     let log = serving.log();
     let parsed = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    parsed.filter(|line| line["message"] == "calls meet no limit and are admitted").collect()
+    parsed.filter(|line| line["message"] == "calls admitted because no limit applies").collect()
 }
 
 /// Waits until the lines count this number of calls. On a busy machine, the calls of a test may be
@@ -256,14 +256,14 @@ fn at_debug_a_sampled_line_says_what_was_sent_and_how_far_it_matched() {
             let log = serving.log();
             let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
             let line = lines.find(|line| {
-                line["message"] == "a call meets no limit" && line["domain"] == domain
+                line["message"] == "no limit applies to a call" && line["domain"] == domain
             })?;
             Some(line["descriptors"].as_str().expect("text").to_owned())
         })
     };
     for (domain, descriptors, expected) in [
         ("egde", &["remote_address"][..], "-> no limit: the policy has no such domain"),
-        ("edge", &["remote_address"], " (default) -> no limit: the node has none; longer"),
+        ("edge", &["remote_address"], " (default) -> no limit: this rule has none; longer"),
         ("mail", &["user"], " (no match: no such key here; there are: tenant) -> "),
         ("api_gateway", &["generic_key"], " (no match: neither this value, nor a pattern"),
         ("empty", &["a", "b"], "; b=#"),
@@ -303,7 +303,9 @@ fn a_reload_ends_the_warning() {
     assert_eq!(summaries(&serving, 1).len(), 1);
     let policy = POLICY.replace("domain: edge", "domain: egde");
     Tidegate::write_domains(serving.directory(), &policy);
-    serving.logged_in_time("policy reloaded");
+    // A reload is logged before the policy is in force.
+    let listed = || get(serving.port("debug"), "/rlconfig").body;
+    until("the new policy", || listed().contains("egde.").then_some(()));
     call(&serving, "egde", &["remote_address,path"]);
     assert_eq!(without_limit(&serving, "egde", "unknown_domain"), Some(1));
 }

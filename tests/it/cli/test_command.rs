@@ -66,8 +66,8 @@ fn a_failed_test_shows_its_step_what_was_expected_what_came_and_the_rule() {
     for expected in [
         "t.yaml: five a day\n",
         "  step 2, at 1h, call 5 of 9\n",
-        "    code: expected OK, came OVER_LIMIT\n",
-        "    retry_after: expected none, came 82800s\n",
+        "    code: expected OK, got OVER_LIMIT\n",
+        "    retry_after: expected none, got 82800s\n",
         "    domain edge\n      client=ann: default\n",
         "edge.client\n",
     ] {

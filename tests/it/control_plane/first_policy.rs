@@ -25,7 +25,7 @@ fn without_the_first_policy_no_port_opens_and_a_signal_ends_the_wait() {
         .expect("tidegate starts");
     plane.sees("the first request", |_| true);
     let text = || std::fs::read_to_string(&log).unwrap_or_default();
-    let waits = "waiting for the first policy of the control plane";
+    let waits = "waiting for the first policy from the control plane";
     until("the wait", || text().contains(waits).then_some(()));
     assert!(!text().contains("listening"), "{}", text());
     let pid = child.id().to_string();

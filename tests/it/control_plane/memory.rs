@@ -99,7 +99,7 @@ fn responses_of_16_mebibytes_leave_the_process_under_512_mebibytes() {
         plane.acknowledged(version);
         assert_peak(&serving, version);
     };
-    // A tenth of the proof tries all kinds. In a debug build, one takes up to half a minute.
+    // The proof tries all kinds. In a debug build, one takes up to half a minute.
     for number in (5..=8).take(times(2, 40) as usize) {
         accepts_most(&format!("{number} for each of the most rules"), number);
     }
@@ -144,7 +144,7 @@ fn a_flood_of_responses_leaves_the_process_small_and_its_log_short() {
     assert!(answers < 200, "{answers} answers");
     plane.send_copies(1);
     plane.set(&"v".repeat(20_000_000), vec![domain("edge", 3)]);
-    serving.logged_in_time("control plane not reached, the last good policy stays in force");
+    serving.logged_in_time("control plane unreachable, the last good policy stays in force");
     plane.set("4", vec![domain("edge", 4)]);
     plane.acknowledged("4");
     assert_peak_at_most(&serving, "a flood and a version of 20 MB", PEAK_MAX_KIB);

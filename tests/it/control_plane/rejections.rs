@@ -16,7 +16,7 @@ fn a_rejected_resource_is_named_in_the_log_the_metrics_and_on_the_page() {
     let serving = plain(&plane.address.to_string(), &[], &[]);
     let nack = plane.rejected();
     assert_eq!(nack.request.version_info, "", "nothing was acknowledged yet");
-    let message = "resource of the control plane rejected, it has no earlier version";
+    let message = "resource from the control plane rejected, it has no earlier version";
     let line = serving.logged_in_time(message);
     assert_eq!((&line["resource"], &line["path"]), (&"bad".into(), &"descriptors[1]".into()));
     let reason = line["reason"].as_str().unwrap_or_default();
@@ -41,7 +41,7 @@ fn a_rejected_resource_is_named_in_the_log_the_metrics_and_on_the_page() {
     enforces(&serving, &[("bad.client", 4), ("good.client", 1)]);
     counts(&serving, "tidegate_xds_rejections", 0);
     counts(&serving, "tidegate_config_last_reload_successful", 1);
-    let kept = "resource of the control plane rejected, its last good version stays in force";
+    let kept = "resource from the control plane rejected, its last good version stays in force";
     assert!(serving.logged(kept).is_none(), "{}", serving.log());
     let nacks = metric(&serving, "tidegate_xds_nacks_total");
     assert_eq!(nacks, plane.nacks().len() as u64);
@@ -61,7 +61,7 @@ fn before_the_first_policy_nothing_claims_that_one_is_in_force() {
     let address = plane.address.to_string();
     plane.kill();
     let serving = plain(&address, &[("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")], &[]);
-    serving.logged_in_time("control plane not reached, no policy has arrived yet");
+    serving.logged_in_time("control plane unreachable, no policy has arrived yet");
     let without = || {
         let now = get(serving.port("debug"), "/now").body;
         let now: serde_json::Value = serde_json::from_str(&now).expect("JSON");
@@ -72,7 +72,7 @@ fn before_the_first_policy_nothing_claims_that_one_is_in_force() {
     plane.restart();
     enforces(&serving, &[("edge.client", 1)]);
     assert!(!without());
-    let kept = "control plane not reached, the last good policy stays in force";
+    let kept = "control plane unreachable, the last good policy stays in force";
     assert!(serving.logged(kept).is_none(), "{}", serving.log());
     plane.kill();
     serving.logged_in_time(kept);
@@ -123,7 +123,7 @@ fn a_response_beyond_the_size_is_not_read_and_the_policy_stays() {
     let many = (0..200).map(|at| yearly(&format!("key-{at}"), 1)).collect();
     plane.set("2", vec![resource("edge", many)]);
     let line =
-        serving.logged_in_time("control plane not reached, the last good policy stays in force");
+        serving.logged_in_time("control plane unreachable, the last good policy stays in force");
     let error = line["error"].as_str().unwrap_or_default();
     assert!(error.contains("2048") || error.contains("too large"), "{error}");
     enforces(&serving, &[("edge.client", 1)]);

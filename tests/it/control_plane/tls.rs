@@ -10,7 +10,7 @@ use crate::support::http::get;
 use crate::support::tidegate_process::{Tidegate, directory};
 use crate::support::wait::until;
 
-const NOT_REACHED: &str = "control plane not reached, no policy has arrived yet";
+const NOT_REACHED: &str = "control plane unreachable, no policy has arrived yet";
 
 /// Starts the service as Envoy Gateway does, without Redis.
 fn started(

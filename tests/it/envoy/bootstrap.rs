@@ -96,6 +96,23 @@ impl Bootstrap {
         self
     }
 
+    /// Calls Tidegate through a cluster that forwards to the address of the caller's own connection.
+    pub fn with_original_destination(mut self) -> Bootstrap {
+        let mut cluster = at(&mut self.0, "static_resources.clusters.1").clone();
+        let fields = cluster.as_mapping_mut().expect("a cluster");
+        fields.retain(|key, _| *key != "load_assignment" && *key != "health_checks");
+        for (field, value) in
+            [("name", "headless"), ("type", "ORIGINAL_DST"), ("lb_policy", "CLUSTER_PROVIDED")]
+        {
+            set(&mut cluster, field, value.into());
+        }
+        let clusters = at(&mut self.0, "static_resources.clusters");
+        clusters.as_sequence_mut().expect("a list of clusters").push(cluster);
+        let service = &mut self.rate_limit_filter()["rate_limit_service"]["grpc_service"];
+        set(&mut service["envoy_grpc"], "cluster_name", "headless".into());
+        self
+    }
+
     /// Traces every request, and so passes what clients say of their traces on to Tidegate.
     pub fn traced(mut self, cluster: &str) -> Bootstrap {
         let provider = format!(

@@ -4,5 +4,6 @@
 
 mod ai_gateway;
 mod envoy_gateway;
+mod istio;
 mod policy_shapes;
 mod resource_encoding;

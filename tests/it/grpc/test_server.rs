@@ -29,9 +29,7 @@ use tokio::time;
 
 use crate::support::wait::within;
 
-/// No test waits longer for anything; one that does has failed. Shorter than the server's default drain
-/// (25 s) and keepalive (30 s), so that these never end a wait.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub use crate::support::wait::PATIENCE;
 
 /// The wall clock of every server here.
 pub const NOW: Micros = Micros(1_700_000_000_000_000);
@@ -166,9 +164,11 @@ pub struct Wanted {
 
 impl Default for Wanted {
     fn default() -> Self {
+        // Neither the drain nor keepalive ends a wait of a test.
         let limits = ServerLimits {
             drain_delay: Duration::ZERO,
             hard_limit: PATIENCE,
+            keepalive_interval: None,
             ..Default::default()
         };
         Wanted {

@@ -49,7 +49,7 @@ fn passwords_keys_and_tokens_are_on_no_page_and_in_no_log_even_where_they_are_wr
     command.args(["--debug-token-file", &path("token")]);
     command.env("TIDEGATE_REDIS_SENTINEL_AUTH", format!("{SECRET}-of-sentinels"));
     let serving = Tidegate::start(&mut command, files);
-    until("the login fails", || serving.logged("Redis denied our login or a command"));
+    until("the login fails", || serving.logged("Redis denied the login or a command"));
     let order = format!(
         "POST /reset?domain=edge&descriptor=client%3Dann HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
          Content-Length: 0\r\nAuthorization: Bearer {SECRET}-of-somebody\r\n\r\n"

@@ -511,10 +511,10 @@ descriptors:
 ",
     );
     for (fields, expected) in [
-        (r#""rule":"d.log","limit":10001"#, "the largest is 10000"),
-        (r#""descriptor":"log=*","limit":10001"#, "d.log: `limit` is beyond the algorithm"),
+        (r#""rule":"d.log","limit":10001"#, "must be at most 10000"),
+        (r#""descriptor":"log=*","limit":10001"#, "d.log: `limit` must be at most"),
         (r#""rule":"d.log","burst":5"#, "`burst` is only allowed on a token_bucket"),
-        (r#""rule":"d.bucket","burst":9000000000000000000"#, "the largest burst at this rate is"),
+        (r#""rule":"d.bucket","burst":9000000000000000000"#, "cannot be counted exactly"),
         (r#""rule":"d.bucket","limit":1,"burst":0"#, "`burst` must be at least 1"),
         (r#""rule":"d.bucket","limit":0,"burst":1"#, "remove `burst`"),
         (r#""rule":"d.bucket","limit":2"#, "one request costs 3 hits"),

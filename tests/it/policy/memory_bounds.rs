@@ -166,7 +166,7 @@ fn sixteen_files_of_3_9_mebibytes_take_at_most_384_mebibytes() {
         ("descriptors of maps", &|at| large(&format!("domain: d{at}\ndescriptors:\n"), "- {}\n")),
         ("duplicate keys", &|_| large("", "a: b\n")),
     ];
-    // A tenth of the proof tries all kinds and files. In a debug build, a file takes two seconds, and
+    // The proof tries all kinds and files. In a debug build, a file takes two seconds, and
     // three exceed the bounds, too.
     let files = 16 / times(5, 1) as usize;
     for (name, text) in kinds.into_iter().take(times(1, 60) as usize) {

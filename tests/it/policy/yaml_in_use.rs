@@ -448,11 +448,11 @@ descriptors:
         ("tenants", "did you mean `tenant`?"),
         (
             "region",
-            "\"region\" selects the class of `tiers`, or is not in the `per` of any limit: name another",
+            "\"region\" selects the class of `tiers`, or is not in the `per` of any limit; name another entry",
         ),
         (
             "plan",
-            "\"plan\" selects the class of `tiers`, or is not in the `per` of any limit: name another",
+            "\"plan\" selects the class of `tiers`, or is not in the `per` of any limit; name another entry",
         ),
         ("nothing-like-it", "name an entry of every limit that should share a slot"),
     ] {

@@ -124,7 +124,7 @@ async fn three_processes_admit_a_window_of_an_overloaded_key_and_not_a_hit_more(
     /// Of each process; each makes at most one call per [`INTERVAL`]: 20,000 calls a second in all.
     const CALLERS: usize = 20;
     const INTERVAL: Duration = Duration::from_millis(3);
-    let _turn = heavy::turn().await;
+    let _turn = heavy::alone().await;
     let whole = proof::times(2, 30);
     let server = server();
     let limit = format!("unit: second, requests_per_unit: {LIMIT}");
@@ -171,7 +171,7 @@ async fn three_processes_admit_a_window_of_an_overloaded_key_and_not_a_hit_more(
 async fn a_killed_process_loses_at_most_one_lot() {
     const LIMIT: u64 = 6_000;
     const CALLERS: usize = 10;
-    let _turn = heavy::turn().await;
+    let _turn = heavy::alone().await;
     for _ in 0..proof::times(1, 10) {
         let server = server();
         let limit = format!("unit: year, requests_per_unit: {LIMIT}");

@@ -176,13 +176,13 @@ descriptors:
 
 #[tokio::test(flavor = "multi_thread")]
 async fn large_calls_do_not_delay_small_ones_in_memory() {
-    let _alone = heavy::turn().await;
+    let _alone = heavy::alone().await;
     a_large_call_a_second_does_not_delay_others("1,024 descriptors, memory", &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn large_calls_do_not_delay_small_ones_in_redis() {
-    let _alone = heavy::turn().await;
+    let _alone = heavy::alone().await;
     let server = Server::start(&[]);
     let url = format!("127.0.0.1:{}", server.port);
     let flags = [&["--redis-url", &url][..], PATIENT].concat();

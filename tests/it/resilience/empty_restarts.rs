@@ -54,7 +54,7 @@ fn bound(stacks: &[Arc<Stack>]) -> u64 {
 /// Returns how many hits the replicas admit in one window although Redis comes back empty again and
 /// again. Checks the metric after every restart.
 async fn admitted_over_restarts(replicas: u32, is_killed_first: bool) -> u64 {
-    let _turn = heavy::turn().await;
+    let _turn = heavy::alone().await;
     let mut server = Server::start(&[]);
     let mut stacks = Vec::new();
     for _ in 0..replicas {
@@ -97,7 +97,7 @@ async fn empty_restarts_admit_at_most_three_limits_with_two_replicas() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deleted_counter_starts_again_unless_redis_has_lost_counters() {
-    let _turn = heavy::turn().await;
+    let _turn = heavy::alone().await;
     let mut server = Server::start(&[]);
     let stacks = [replica(server.port, 1, PATIENT).await];
     let limit = limit(LIMIT);

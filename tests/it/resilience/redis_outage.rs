@@ -168,7 +168,7 @@ fn times_opened(stack: &Stack) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_without_redis_decides_locally_until_redis_is_up() {
-    let _turn = heavy::turn().await;
+    let _turn = heavy::alone().await;
     let mut server = Server::start(&[]);
     server.kill();
     let port = server.port;
@@ -186,7 +186,7 @@ async fn a_start_without_redis_decides_locally_until_redis_is_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_redis_causes_no_error_and_no_fresh_burst() {
-    let _turn = heavy::turn().await;
+    let _turn = heavy::alone().await;
     let mut server = Server::start(&[]);
     let stack = replica(server.port, 1, PATIENT).await;
     let limit = limit(2_000);
@@ -201,7 +201,7 @@ async fn a_killed_redis_causes_no_error_and_no_fresh_burst() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_replicas_admit_no_more_than_the_limit_while_redis_is_down() {
-    let _turn = heavy::turn().await;
+    let _turn = heavy::alone().await;
     let mut server = Server::start(&[]);
     let limit = limit(1_000);
     let mut loads = Vec::new();
@@ -230,7 +230,7 @@ async fn three_replicas_admit_no_more_than_the_limit_while_redis_is_down() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_redis_opens_the_breaker_and_is_used_again_once_it_thaws() {
-    let _turn = heavy::turn().await;
+    let _turn = heavy::alone().await;
     let server = Server::start(&[]);
     let stack = replica(server.port, 1, BUDGET_DEFAULT).await;
     let limit = limit(100_000_000);
@@ -254,7 +254,7 @@ async fn a_frozen_redis_opens_the_breaker_and_is_used_again_once_it_thaws() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_black_hole_is_detected_by_the_callers_timeout_not_by_tcps() {
-    let _turn = heavy::turn().await;
+    let _turn = heavy::alone().await;
     let server = Server::start(&[]);
     let proxy = Proxy::start(server.port);
     let stack = replica(proxy.port, 1, BUDGET_DEFAULT).await;
@@ -301,19 +301,19 @@ async fn first_calls_after_a_thaw(calls: u32) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn none_of_twenty_first_calls_after_a_thaw_fails() {
-    let _turn = heavy::turn().await;
+    let _turn = heavy::alone().await;
     assert_eq!(first_calls_after_a_thaw(20).await, 20);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn none_of_a_hundred_first_calls_after_a_thaw_fails() {
-    let _turn = heavy::turn().await;
+    let _turn = heavy::alone().await;
     assert_eq!(first_calls_after_a_thaw(100).await, 100);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_opening_breaker_answers_every_call_that_waits() {
-    let _turn = heavy::turn().await;
+    let _turn = heavy::alone().await;
     let server = Server::start(&[]);
     let stack = replica(server.port, 1, PATIENT).await;
     let limit = limit(1_000_000);
@@ -332,7 +332,7 @@ async fn an_opening_breaker_answers_every_call_that_waits() {
 
 #[tokio::test]
 async fn a_flood_is_shed_and_opens_no_breaker() {
-    let _turn = heavy::turn().await;
+    let _turn = heavy::alone().await;
     let server = Server::start(&[]);
     let stack = replica(server.port, 1, 10 * PATIENT).await;
     let limit = limit(1_000_000);
@@ -347,7 +347,7 @@ async fn a_flood_is_shed_and_opens_no_breaker() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_cannot_be_answered_in_time_is_not_written() {
-    let _turn = heavy::turn().await;
+    let _turn = heavy::alone().await;
     let server = Server::start(&[]);
     let stack = replica(server.port, 1, PATIENT).await;
     // Rejected, because hits of an admitted call would be charged afterwards.
@@ -362,7 +362,7 @@ async fn a_call_that_cannot_be_answered_in_time_is_not_written() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn few_calls_wait_for_a_frozen_redis_before_its_breaker_opens() {
-    let _turn = heavy::turn().await;
+    let _turn = heavy::alone().await;
     let server = Server::start(&[]);
     // Its breaker opens after a second of silence.
     let stack = replica(server.port, 1, PATIENT).await;

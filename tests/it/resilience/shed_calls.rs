@@ -58,7 +58,7 @@ async fn left(other: &Stack, identity: u128, limit: &Arc<Limit>) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hits_of_calls_that_are_not_sent_are_charged_afterwards() {
-    let _turn = heavy::turn().await;
+    let _turn = heavy::alone().await;
     let server = Server::start(&[]);
     let stack = replica(server.port, 1, PATIENT).await;
     let other = replica(server.port, 1, PATIENT).await;
@@ -78,7 +78,7 @@ async fn hits_of_calls_that_are_not_sent_are_charged_afterwards() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_is_not_sent_charges_what_it_would_have_charged() {
-    let _turn = heavy::turn().await;
+    let _turn = heavy::alone().await;
     let server = Server::start(&[]);
     let stack = replica(server.port, 1, PATIENT).await;
     let other = replica(server.port, 1, PATIENT).await;
@@ -109,7 +109,7 @@ async fn a_call_that_is_not_sent_charges_what_it_would_have_charged() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hits_beyond_the_limit_leave_the_counter_full() {
-    let _turn = heavy::turn().await;
+    let _turn = heavy::alone().await;
     let server = Server::start(&[]);
     let stack = replica(server.port, 1, PATIENT).await;
     let other = replica(server.port, 1, PATIENT).await;
@@ -125,7 +125,7 @@ async fn hits_beyond_the_limit_leave_the_counter_full() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_stall_under_load_only_calls_that_timed_out_can_exceed_the_limit() {
-    let _turn = heavy::turn().await;
+    let _turn = heavy::alone().await;
     let server = Server::start(&[]);
     // Its breaker opens after a second of silence.
     let stack = replica(server.port, 1, PATIENT).await;
@@ -162,7 +162,7 @@ async fn after_a_stall_under_load_only_calls_that_timed_out_can_exceed_the_limit
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_settle_that_is_not_sent_is_charged_afterwards_and_ends_its_hold() {
-    let _turn = heavy::turn().await;
+    let _turn = heavy::alone().await;
     let server = Server::start(&[]);
     let stack = replica(server.port, 1, PATIENT).await;
     let other = replica(server.port, 1, PATIENT).await;

@@ -97,7 +97,8 @@ fn b_a_shared_bucket_shifts_success_towards_the_higher_classes() {
 #[test]
 fn c_under_steadily_high_load_the_lowest_class_is_in_difficulties_first() {
     let result = simulated("classes-2-overload", &[("method", "shared")]);
-    let first: Vec<Option<f64>> = result.groups.iter().map(|group| group.first_rejection_s).collect();
+    let first: Vec<Option<f64>> =
+        result.groups.iter().map(|group| group.first_rejection_s).collect();
     assert_eq!(first[0], None, "gold is never refused");
     let (silver, free) = (first[1].unwrap(), first[2].unwrap());
     assert!(free < silver, "{free} {silver}");

@@ -120,7 +120,7 @@ impl<T: Transport> RedisBench<T> {
         static BENCHES: AtomicU64 = AtomicU64::new(1);
         let salt = BENCHES.fetch_add(1, Ordering::Relaxed);
         let clock = ManualClock::at(START);
-        // Only the way of a call differs from the plain server's; a tenth of the proof has them all.
+        // Only the way of a call differs from the plain server's; the proof has them all.
         let traces = times(40, 1_600);
         RedisBench { store, placement, clock, traces, salt, _server: server }
     }

@@ -9,6 +9,7 @@ mod counting_load;
 mod credentials;
 mod moving_slots;
 mod random_calls;
+mod rotated_passwords;
 mod sentinel;
 mod shared_writes;
 mod single;

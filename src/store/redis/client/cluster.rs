@@ -71,7 +71,6 @@ struct TableOrigin {
     redirect_targets: Vec<Address>,
 }
 
-/// Result of updating the slot table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TableUpdate {
     /// The slot table was replaced.
@@ -433,7 +432,6 @@ mod tests {
         assert_eq!(update(&cluster, &[(1, LOWER_SLOTS), (3, UPPER_SLOTS)]), 3, "and back");
     }
 
-    /// Returns the membership of a cluster with a single node, as that node reports it.
     fn membership(node_id: &str, epoch: u64) -> Option<Membership> {
         let line = format!("{node_id} 127.0.0.1:1@2 master - 0 0 {epoch} connected 0-16383\n");
         parse_nodes(Value::BulkString(line.into_bytes()))

@@ -88,9 +88,10 @@ pub enum Password {
     None,
     /// Password that does not change while the process runs.
     Fixed(String),
-    /// Function that returns the password. It is called before each new connection, so that a
-    /// rotated password file takes effect. Open connections stay open. If the function returns
-    /// `None`, the connection attempt fails and is retried.
+    /// Function that returns the password. It is called before each new connection, and once a
+    /// second for each open one, which logs in again when the password has changed. If the function
+    /// returns `None`, an attempt to connect fails and is retried, and open connections stay as they
+    /// are.
     Reloaded(Arc<dyn Fn() -> Option<String> + Send + Sync>),
 }
 
@@ -180,7 +181,6 @@ impl MonotonicClock {
         (MonotonicClock::new(move || origin + elapsed()), time, origin)
     }
 
-    /// Returns the current instant.
     pub(crate) fn instant(&self) -> Instant {
         (self.read)()
     }

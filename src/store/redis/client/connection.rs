@@ -22,6 +22,7 @@ use tokio::time::Sleep;
 
 use super::backoff::{Backoff, dial};
 use super::circuit_breaker::PROBE_INTERVAL;
+use super::config::Password;
 use super::connection_probe::ProbeResult;
 use super::connection_state::{CloseReason, Connection};
 use super::connection_write::{InFlightBatch, WRITE_COMMANDS_MAX};
@@ -48,6 +49,8 @@ const BACKOFF_RESET_AFTER: Micros = Micros::SECOND;
 const SILENCE_MIN: Micros = Micros(4_000);
 /// Interval between checks of how long a node has been silent, while a batch is in flight.
 const SILENCE_CHECK_INTERVAL: Duration = Duration::from_micros(SILENCE_MIN.0);
+/// Interval between checks of whether the password has changed. Password files are read as often.
+const PASSWORD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Connection {
     /// Connects, sends queued commands, and reconnects after a failure, until the client no longer
@@ -165,6 +168,8 @@ impl Connection {
         let (mut incoming, mut closed) = (Vec::<Batch>::with_capacity(WRITE_COMMANDS_MAX), false);
         let mut outstanding = OutstandingCommands::default();
         let mut silence = SilenceTimer::new(self.dialer.context.config.silence_max);
+        let can_rotate = matches!(self.dialer.context.config.auth.password, Password::Reloaded(_));
+        let mut password_check = tokio::time::interval(PASSWORD_CHECK_INTERVAL);
         let reason = loop {
             while batches.len() < BATCHES_IN_FLIGHT_MAX
                 && let Some(batch) = self.write_batch(&mut outstanding.pending)
@@ -218,6 +223,7 @@ impl Connection {
                         self.record_silence(&outstanding);
                     }
                 }
+                _ = password_check.tick(), if can_rotate => self.dialer.log_in_again(connection),
                 received = self.queue.recv_many(&mut incoming, WRITE_COMMANDS_MAX),
                     if !closed
                         && outstanding.pending.is_empty()

@@ -55,7 +55,6 @@ impl Measurement {
 }
 
 impl ConnectionLoad {
-    /// Adds newly queued commands to the load.
     pub(crate) fn add(&self, commands: usize) {
         self.outstanding.fetch_add(to_u32(commands), Ordering::Relaxed);
     }

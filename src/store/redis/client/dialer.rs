@@ -158,7 +158,7 @@ impl ClientContext {
                 }
                 FailureKind::Denied => {
                     tracing::error!(
-                        %node, advice, reason, suppressed, "Redis denied our login or a command"
+                        %node, advice, reason, suppressed, "Redis denied the login or a command"
                     );
                 }
                 FailureKind::ReadOnly => {
@@ -265,7 +265,6 @@ impl ClientContext {
     }
 }
 
-/// Returns the login parameters of a connection.
 fn login_parameters(auth: &Auth, password: Option<&str>, db: i64) -> RedisConnectionInfo {
     // With RESP3, `redis` reports a broken connection immediately.
     let mut login = RedisConnectionInfo::default()
@@ -306,7 +305,7 @@ fn connection_info(
 }
 
 /// Returns the password, `None` if connections do not log in, or an error if it cannot be read.
-fn read_password(auth: &Auth) -> Result<Option<String>, RedisError> {
+pub(super) fn read_password(auth: &Auth) -> Result<Option<String>, RedisError> {
     match &auth.password {
         Password::None => Ok(None),
         Password::Fixed(password) => Ok(Some(password.clone())),
@@ -334,7 +333,7 @@ impl From<RedisError> for ConnectError {
     fn from(error: RedisError) -> Self {
         let (kind, reason) = match (error.kind(), error.code()) {
             (redis::ErrorKind::Parse, _) => {
-                let reason = "the answer is not in the protocol of Redis".to_owned();
+                let reason = "the answer is not in the Redis protocol".to_owned();
                 (FailureKind::NotConnected, reason)
             }
             // The server's own text is about HELLO, which no operator has sent.
@@ -366,7 +365,10 @@ impl From<RedisError> for ConnectError {
 pub(crate) struct Dialer {
     pub(super) context: Arc<ClientContext>,
     pub(super) address: Address,
-    pub(super) pool: Option<SingleConnectionPool>,
+    /// Logs in with `password`.
+    pub(super) pool: Option<Pool>,
+    /// Password of the last login.
+    pub(super) password: Option<String>,
     pub(super) stats: Arc<NodeStats>,
     pub(super) signal: Arc<ConnectionSignal>,
     pub(super) loss_detector: Arc<LossDetector>,
@@ -402,12 +404,6 @@ impl ConnectionSignal {
     }
 }
 
-/// Pool of one connection, and the password with which it logs in.
-pub(super) struct SingleConnectionPool {
-    pool: Pool,
-    password: Option<String>,
-}
-
 impl Dialer {
     /// Opens a connection: logs in, loads every script and, with sentinels, checks that the server
     /// is a master. A connection without TLS is taken out of the pool, so that another can be
@@ -416,6 +412,10 @@ impl Dialer {
         // An earlier connection may have broken after it was given up.
         self.signal.is_broken.store(false, Ordering::Release);
         let password = read_password(&self.context.config.auth)?;
+        if self.password != password {
+            self.pool = None;
+            self.password.clone_from(&password);
+        }
         if let Some(target) = self.context.tls_target(&self.address) {
             let login = self.login_parameters(password.as_deref());
             let mut connection =
@@ -424,12 +424,8 @@ impl Dialer {
             return Ok(connection);
         }
         let pool = match &self.pool {
-            Some(held) if held.password == password => held.pool.clone(),
-            Some(_) | None => {
-                let pool = self.new_pool(password.as_deref())?;
-                self.pool = Some(SingleConnectionPool { pool: pool.clone(), password });
-                pool
-            }
+            Some(pool) => pool.clone(),
+            None => self.pool.insert(self.new_pool(password.as_deref())?).clone(),
         };
         let mut connection = match pool.get().await {
             Ok(connection) => connection,
@@ -439,6 +435,30 @@ impl Dialer {
         let handshake = self.handshake(&mut connection).await;
         let connection = Connection::take(connection);
         handshake.map(|()| connection)
+    }
+
+    /// Logs in again over an open connection if the password has changed, so that no connection
+    /// outlives its password: a token of a cloud provider ends after minutes or hours, and then the
+    /// server closes the connection. Nobody waits for the reply. If the server rejects the new
+    /// password, the connection stays logged in, and the error is logged.
+    pub(super) fn log_in_again(&mut self, connection: &MultiplexedConnection) {
+        let auth = &self.context.config.auth;
+        // A password that cannot be read is logged by its reader.
+        let Ok(Some(password)) = read_password(auth) else { return };
+        if self.password.as_ref() == Some(&password) {
+            return;
+        }
+        let mut command = redis::cmd("AUTH");
+        command.arg(&auth.user).arg(&password);
+        (self.pool, self.password) = (None, Some(password));
+        let (context, node) = (Arc::clone(&self.context), self.address.clone());
+        let mut connection = connection.clone();
+        tokio::spawn(async move {
+            if let Ok(Value::ServerError(error)) = connection.req_packed_command(&command).await {
+                let ConnectError { kind, reason } = RedisError::from(error).into();
+                context.log_failure(&node, kind, &reason);
+            }
+        });
     }
 
     fn login_parameters(&self, password: Option<&str>) -> RedisConnectionInfo {

@@ -105,7 +105,7 @@ const REPLY_ADVICE: &[(&str, &str)] = &[
     ),
     ("NOREPLICAS", "bring the replicas back, or set min-replicas-to-write 0 in Redis"),
     ("BUSY", "end the script with SCRIPT KILL, and use this Redis for the rate limiter alone"),
-    ("LOADING", "wait until Redis has loaded its data; without persistence it starts at once"),
+    ("LOADING", "wait until Redis has loaded its data; without persistence, it starts immediately"),
     (
         "CLUSTERDOWN",
         "hash slots have no node: run redis-cli --cluster fix, or set cluster-require-full-coverage \
@@ -179,7 +179,7 @@ const MISSING_COMMAND: [&str; 2] = ["unknown command", "unknown subcommand"];
 fn advice_on_login(text: &str, auth: &Auth, is_sentinel: bool) -> Option<String> {
     if text.contains("NOAUTH") {
         return Some(match is_sentinel {
-            true => "the sentinel wants a password: set --redis-sentinel-auth".to_owned(),
+            true => "the sentinel requires a password: set --redis-sentinel-auth".to_owned(),
             false => "set --redis-auth or --redis-auth-file".to_owned(),
         });
     }
@@ -236,7 +236,7 @@ const TLS_ADVICE: &[(&[&str], &str)] = &[
     (&["expired", "Expired"], "renew the server's certificate"),
     (
         &["CertificateRequired", "HandshakeFailure"],
-        "the server wants a client certificate: set --redis-tls-client-cert and \
+        "the server requires a client certificate: set --redis-tls-client-cert and \
          --redis-tls-client-key",
     ),
 ];

@@ -87,6 +87,7 @@ impl Node {
                 context: Arc::clone(context),
                 address: address.clone(),
                 pool: None,
+                password: None,
                 stats: Arc::clone(&stats),
                 signal: Arc::clone(&signal),
                 loss_detector: Arc::clone(&loss_detector),

@@ -127,7 +127,6 @@ impl NodeBreaker {
         }
     }
 
-    /// Records that a connection was opened.
     pub(crate) fn record_connected(&self) {
         self.breaker.lock().breaker.record_connected();
     }

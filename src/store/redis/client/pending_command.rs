@@ -34,7 +34,6 @@ pub(crate) struct PendingCommand {
     /// Number of times that the server replied NOSCRIPT. If above 0, SCRIPT LOAD is sent before
     /// the command.
     pub(crate) noscript_count: u8,
-    /// Time at which the command was queued.
     pub(crate) queued_at: Micros,
     /// Time by which the caller needs the reply; `Micros(u64::MAX)` if there is no deadline.
     pub(crate) deadline: Micros,
@@ -53,7 +52,6 @@ pub(crate) struct InFlight {
 }
 
 impl PendingCommand {
-    /// Creates a command and the receiver of its reply.
     pub(crate) fn new(call: NodeRequest, asking: bool) -> (PendingCommand, ReplyReceiver) {
         let (sender, receiver) = reply_slot();
         let reply = Some(sender);

@@ -73,7 +73,6 @@ pub(crate) struct ReplySender {
 #[derive(Debug)]
 pub(crate) struct ReplyReceiver(Arc<Slot>);
 
-/// Creates a slot for the reply to one command.
 pub(crate) fn reply_slot() -> (ReplySender, ReplyReceiver) {
     let slot = Arc::new(Slot {
         state: AtomicU8::new(QUEUED),
@@ -122,7 +121,6 @@ impl ReplyReceiver {
         self.0.leave_queue(ABANDONED)
     }
 
-    /// Takes the reply, if it has arrived.
     pub(crate) fn take(&self) -> Option<CommandReply> {
         let is_answered = self.0.is_answered.load(Ordering::Acquire);
         if is_answered { self.0.reply.lock().take() } else { None }

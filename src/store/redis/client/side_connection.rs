@@ -9,7 +9,7 @@ use redis::RedisError;
 use redis::aio::MultiplexedConnection;
 
 use super::config::Address;
-use super::dialer::{ClientContext, ConnectError};
+use super::dialer::{ClientContext, ConnectError, read_password};
 use super::topology::{RedisClient, Topology};
 use crate::store::redis::script::keys::key_slot;
 
@@ -19,8 +19,11 @@ pub(crate) struct SideConnection {
     context: Arc<ClientContext>,
     topology: Arc<Topology>,
     slot: u16,
-    open: Option<(Address, MultiplexedConnection)>,
+    open: Option<OpenConnection>,
 }
+
+/// An open connection, its node, and the password with which it logged in.
+type OpenConnection = (Address, Option<String>, MultiplexedConnection);
 
 impl SideConnection {
     /// Creates a connection for commands to `key`. It is opened by the first command.
@@ -51,22 +54,24 @@ impl SideConnection {
 
     async fn send_over<T>(
         &mut self,
-        former: Option<(Address, MultiplexedConnection)>,
+        former: Option<OpenConnection>,
         command: impl AsyncFnOnce(&mut MultiplexedConnection) -> Result<T, RedisError>,
     ) -> Result<T, RedisError> {
         let Some(address) = self.topology.address_of(self.slot) else {
             return Err((redis::ErrorKind::Io, "no node is known").into());
         };
         let config = &self.context.config;
-        let (address, mut connection) = match former.filter(|(held, _)| *held == address) {
-            Some(open) => open,
-            None => {
-                let opened = self.context.open(&address, &config.auth, config.db).await?;
-                (address, opened)
-            }
+        // A password that cannot be read does not close the connection.
+        let password = read_password(&config.auth).ok().flatten();
+        let is_current = |(node, login, _): &OpenConnection| {
+            *node == address && (password.is_none() || *login == password)
+        };
+        let mut connection = match former.filter(is_current) {
+            Some((_, _, open)) => open,
+            None => self.context.open(&address, &config.auth, config.db).await?,
         };
         let reply = command(&mut connection).await?;
-        self.open = Some((address, connection));
+        self.open = Some((address, password, connection));
         Ok(reply)
     }
 }

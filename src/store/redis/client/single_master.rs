@@ -27,7 +27,6 @@ impl SingleMaster {
         self.node.store(Some(Arc::new(node)));
     }
 
-    /// Returns the master node, or `None` until the master is known.
     pub(crate) fn node(&self) -> Option<Arc<Node>> {
         self.node.load_full()
     }

@@ -65,7 +65,6 @@ impl SlotTable {
         self.nodes.get(usize::from(index))
     }
 
-    /// Returns the node at an address; `None` if it is not in the table.
     pub(crate) fn node_at(&self, address: &Address) -> Option<Arc<Node>> {
         self.nodes.iter().find(|node| node.address() == address).cloned()
     }
@@ -79,7 +78,6 @@ impl SlotTable {
         &self.nodes
     }
 
-    /// Returns the nodes that own at least one hash slot.
     pub(crate) fn owning_nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
         let nodes = (0..NO_NODE).zip(&self.nodes);
         nodes.filter(|(index, _)| self.owners.contains(index)).map(|(_, node)| node)

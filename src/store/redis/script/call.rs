@@ -164,7 +164,6 @@ impl SharedCall {
         then(&self.call.to_call(&checks))
     }
 
-    /// Encodes the script call of this call alone.
     fn encode_alone(&self) -> ScriptCall {
         self.with_call(|call| encode(&self.encoder, call, self.scope, self.now))
     }

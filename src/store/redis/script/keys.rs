@@ -70,7 +70,7 @@ impl std::fmt::Display for PrefixError {
         match self {
             PrefixError::TooLong => write!(f, "the key prefix is over {PREFIX_BYTES_MAX} bytes"),
             PrefixError::Character(found) => {
-                write!(f, "the key prefix may not contain {found:?} (braces, blanks, control)")
+                write!(f, "the key prefix must not contain {found:?} (braces, blanks, control)")
             }
         }
     }

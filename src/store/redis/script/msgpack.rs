@@ -117,12 +117,10 @@ pub(super) struct SmallValues {
 }
 
 impl SmallValues {
-    /// Appends numbers.
     pub(super) fn push_numbers(&mut self, numbers: impl IntoIterator<Item = u64>) {
         numbers.into_iter().for_each(|number| self.push_number(number));
     }
 
-    /// Appends a number.
     pub(super) fn push_number(&mut self, number: u64) {
         match (&self.packed, u8::try_from(number)) {
             (None, Ok(byte)) => self.bytes.push(byte),
@@ -135,7 +133,6 @@ impl SmallValues {
         self.as_packed().push_string(text);
     }
 
-    /// Appends all values of `other`.
     pub(super) fn extend(&mut self, other: &SmallValues) {
         match &other.packed {
             Some(packed) => self.as_packed().extend(packed),

@@ -251,7 +251,6 @@ impl<'a> WriteReply<'a> {
         }
     }
 
-    /// Returns the state of each counter.
     fn states<'l>(
         &self,
         limits: impl Iterator<Item = Option<&'l Limit>>,

@@ -47,6 +47,7 @@ impl Bench {
             context: Arc::new(context),
             address,
             pool: None,
+            password: None,
             stats: Arc::clone(&stats),
             signal: Arc::clone(&signal),
             loss_detector: Arc::default(),
