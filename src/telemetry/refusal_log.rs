@@ -24,8 +24,8 @@ struct LoggedRefusal {
 /// Log of rejected calls. Holds one rejected call for the next log line.
 #[derive(Debug, Default)]
 pub(super) struct RefusalLog {
-    /// Whether the next rejected call should be recorded.
-    should_record: AtomicBool,
+    /// Whether a rejected call has been recorded since the last log line.
+    has_recorded: AtomicBool,
     pending: Lock<Option<LoggedRefusal>>,
     /// Total number of rejected calls when the last log line was written.
     refused_when_written: AtomicU64,
@@ -36,8 +36,8 @@ impl RefusalLog {
     /// atomic load per call, and once per second an allocation and a lock that only the background
     /// task shares.
     pub(super) fn record(&self, limited: Option<&LimitedBy<'_>>, source: Source) {
-        if !self.should_record.load(Ordering::Relaxed)
-            || !self.should_record.swap(false, Ordering::Relaxed)
+        if self.has_recorded.load(Ordering::Relaxed)
+            || self.has_recorded.swap(true, Ordering::Relaxed)
         {
             return;
         }
@@ -97,7 +97,7 @@ impl RefusalLog {
     /// next call be recorded. `total` is the number of calls since the process started.
     fn take(&self, total: u64) -> Option<(LoggedRefusal, u64)> {
         let pending = self.pending.lock().take();
-        self.should_record.store(true, Ordering::Relaxed);
+        self.has_recorded.store(false, Ordering::Relaxed);
         let refusal = pending?;
         let written = self.refused_when_written.swap(total, Ordering::Relaxed);
         Some((refusal, total.saturating_sub(written)))
