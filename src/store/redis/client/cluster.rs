@@ -214,14 +214,14 @@ impl Cluster {
         if let Some(node) = table.node_at(address) {
             return Some(node);
         }
-        let node = self.open_node(address);
+        let node = self.open_node(address, None);
         self.record_loss_if_new_owner(&node, None, &table);
         self.table.store(Arc::new(table.with_node(Arc::clone(&node))));
         Some(node)
     }
 
-    fn open_node(&self, address: &Address) -> Arc<Node> {
-        Arc::new(Node::open(&self.context, address.clone(), &self.refresh_needed))
+    fn open_node(&self, address: &Address, slot: Option<u16>) -> Arc<Node> {
+        Arc::new(Node::open(&self.context, address.clone(), &self.refresh_needed, slot))
     }
 
     /// Records a loss of counters if `node` owns hash slots for the first time since it was added
@@ -232,7 +232,8 @@ impl Cluster {
     /// nodes hold no counters. Shortly after a failover, some nodes still list the former master
     /// without hash slots.
     fn record_loss_if_new_owner(&self, node: &Node, slot: Option<u16>, former: &SlotTable) {
-        if node.mark_as_owner(slot) && !former.nodes().is_empty() {
+        let is_new = node.mark_as_owner(slot) || former.node_at(node.address()).is_none();
+        if is_new && !former.nodes().is_empty() {
             self.context.record_loss(node.address(), NEW_MASTER);
         }
     }
@@ -261,8 +262,9 @@ impl Cluster {
                 return TableUpdate::Older;
             }
         }
-        let node_at =
-            |address: &Address| former.node_at(address).unwrap_or_else(|| self.open_node(address));
+        let node_at = |address: &Address, slot| {
+            former.node_at(address).unwrap_or_else(|| self.open_node(address, slot))
+        };
         let mut table = SlotTable::new(owners, node_at);
         for owner in owners {
             if let (Some((slot, _)), Some(node)) =
@@ -273,7 +275,7 @@ impl Cluster {
         }
         for address in std::mem::take(&mut origin.redirect_targets) {
             if table.node_at(&address).is_none() {
-                table = table.with_node(node_at(&address));
+                table = table.with_node(node_at(&address, None));
             }
         }
         if membership.is_some() {

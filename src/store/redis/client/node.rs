@@ -61,14 +61,17 @@ struct ConnectionHandle {
 impl Node {
     /// Starts opening the node's connections, on the worker runtimes if there are any, otherwise on
     /// the current runtime. `refresh_needed` is notified whenever a connection is lost or cannot be
-    /// opened.
+    /// opened. `slot` is a hash slot that the node owns, if one is known.
     pub(crate) fn open(
         context: &Arc<ClientContext>,
         address: Address,
         refresh_needed: &Arc<Notify>,
+        slot: Option<u16>,
     ) -> Node {
         let config = &context.config;
         let stats = Arc::new(NodeStats::default());
+        // Before the connections start: the handshake tries a command on it.
+        stats.owned_slot.add(slot.map_or(0, |slot| u64::from(slot) + 1));
         let runtimes = &config.worker_runtimes;
         let connections = config.connections_per_node.max(1);
         let signals: Vec<Arc<ConnectionSignal>> =

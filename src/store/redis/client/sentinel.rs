@@ -55,7 +55,7 @@ pub(crate) async fn follow_master(
                 if known.is_some() {
                     context.record_loss(address, NEW_MASTER);
                 }
-                master.replace(Node::open(&context, address.clone(), &refresh_needed));
+                master.replace(Node::open(&context, address.clone(), &refresh_needed, None));
                 (known, without_master) = (Some(address.clone()), 0);
             }
             None if known.is_none() => {

@@ -34,12 +34,16 @@ impl Default for SlotTable {
 }
 
 impl SlotTable {
-    /// Builds the table from the masters of a cluster. `node_at` returns the node at an address.
-    pub(crate) fn new(masters: &[SlotOwner], node_at: impl Fn(&Address) -> Arc<Node>) -> SlotTable {
+    /// Builds the table from the masters of a cluster. `node_at` returns the node at an address,
+    /// given a hash slot that it owns, if it owns any.
+    pub(crate) fn new(
+        masters: &[SlotOwner],
+        node_at: impl Fn(&Address, Option<u16>) -> Arc<Node>,
+    ) -> SlotTable {
         let mut table = SlotTable::default();
         // A u16 is enough: Redis recommends at most 1,000 nodes.
         for (index, owner) in (0..NO_NODE).zip(masters) {
-            table.nodes.push(node_at(&owner.master));
+            table.nodes.push(node_at(&owner.master, owner.slots.first().map(|(slot, _)| *slot)));
             for (first, last) in &owner.slots {
                 table.owners[usize::from(*first)..=usize::from(*last)].fill(index);
             }

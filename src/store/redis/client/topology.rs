@@ -83,7 +83,7 @@ impl RedisClient {
             TopologyConfig::Single => {
                 let master = SingleMaster::default();
                 if let Some(address) = context.config.addresses.first() {
-                    master.replace(Node::open(&context, address.clone(), &refresh_needed));
+                    master.replace(Node::open(&context, address.clone(), &refresh_needed, None));
                 }
                 Topology::SingleMaster(Arc::new(master))
             }
