@@ -1,5 +1,5 @@
 //! Terminal output: prints results to standard output and everything else to standard error. Uses
-//! colors only on a terminal.
+//! colors, and shows progress, only on a terminal.
 
 use std::env;
 use std::io::{self, IsTerminal, Write};
@@ -80,6 +80,42 @@ fn print_error(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
+/// Progress of a long command in percent: a line on standard error that is overwritten, and erased at
+/// the end. Without a terminal, nothing is shown.
+#[derive(Debug)]
+pub(super) struct Progress {
+    is_terminal: bool,
+    percent: u64,
+}
+
+impl Progress {
+    pub(super) fn new() -> Progress {
+        Progress { is_terminal: io::stderr().is_terminal(), percent: 0 }
+    }
+
+    /// Shows how much is done if that has grown by a percent.
+    pub(super) fn show(&mut self, done: u64, all: u64) {
+        if self.advance(done, all) {
+            print_error(&format!("\r\x1b[K{} %", self.percent));
+        }
+    }
+
+    fn advance(&mut self, done: u64, all: u64) -> bool {
+        let percent = done * 100 / all.max(1);
+        let has_grown = self.is_terminal && percent > self.percent;
+        self.percent = self.percent.max(percent);
+        has_grown
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.is_terminal && self.percent > 0 {
+            print_error("\r\x1b[K");
+        }
+    }
+}
+
 /// Returns whether standard output is a terminal.
 pub(super) fn stdout_is_terminal() -> bool {
     io::stdout().is_terminal()
@@ -106,5 +142,21 @@ impl Color {
             Color::Red => 31,
         };
         format!("\x1b[1;{code}m{text}\x1b[0m")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_is_shown_for_each_percent_and_only_on_a_terminal() {
+        let shown = |is_terminal| {
+            let mut progress = Progress { is_terminal, percent: 0 };
+            [0, 9, 10, 19, 20, 999, 1_000].map(|done| progress.advance(done, 1_000))
+        };
+        assert_eq!(shown(true), [false, false, true, false, true, true, true]);
+        assert_eq!(shown(false), [false; 7]);
+        assert!(!Progress { is_terminal: true, percent: 0 }.advance(0, 0));
     }
 }
