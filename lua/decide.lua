@@ -122,9 +122,10 @@ end
 local calls = ARGV[3] ~= '' and { string.byte(ARGV[3], 1, -1) } or { cmsgpack.unpack(ARGV[4]) }
 calls = calls[2] and calls or calls[1]
 local count, size = #keys, #calls
--- `plain` has the stored values, which plain states replace below. `huge` marks a state that is not plain:
--- `states` then has the current state as the algorithm's file describes it (false if missing), and `read` the
--- state before all calls. `reply` starts at about its final size: growing an empty list costs Redis 2 % of a call.
+-- Of each counter: `plain` has the stored value, and below the new state if that is plain. If it is not,
+-- `huge` is true, `states` has the current state in the form that the algorithm's file describes (false if
+-- missing), and `read` has the state before all calls.
+-- `reply` starts at about its final size: growing an empty list costs Redis 2 % of a call.
 local reply = count > 1 and { false, false, false } or {}
 local states, read, algorithms, outside_of = nil, nil, nil, nil
 
@@ -211,7 +212,7 @@ while place <= count do
         state = tat < 0 and 0 or rem < rate and tat * rate + rem
       end
     end
-    -- A debt above `top` is not exact as one number.
+    -- A debt above `top`, limits[at + 3], cannot be stored exactly as one number.
     if state and state <= limits[at + 3] then
       plain[place], reply[place] = state, state
     else

@@ -33,7 +33,7 @@ local function begin(limit, at)
   return { start = now, count = now + limit[at + 1] }
 end
 
--- A refund lifts the block.
+-- Applies an operation to the state of the block. A refund lifts the block.
 local function step(state, op)
   return true, 0, 0, 0, 0, op == 'refund' and state and { start = 0, count = 0 } or nil, false
 end

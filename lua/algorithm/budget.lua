@@ -31,7 +31,7 @@ else
   base = loadfile('algorithm/fixed_window.lua')(now, extra_ms, only_refund)
 end
 
--- HOLDS_MAX in src/algorithm/budget.rs.
+-- Must equal HOLDS_MAX in src/algorithm/budget.rs.
 local IDS_MAX = 10000
 
 local function load(key, args, at, _, id)
@@ -65,7 +65,8 @@ local function load(key, args, at, _, id)
 end
 
 if only_refund then
-  -- Removes a hold, or restores the one that it renewed. Does nothing if it was renewed or settled since.
+  -- Removes a hold, or restores the earlier hold that it renewed. Does nothing if the hold has since been
+  -- renewed or settled.
   return { refund = function(key, limit, at, hits, held_until, former_end, id)
     local state, err = load(key, limit, at, nil, id)
     if not state or not state.loaded[id] or state.loaded[id] == 0 then

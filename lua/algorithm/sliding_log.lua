@@ -236,7 +236,7 @@ local function save(key, state, limit, at)
     return
   end
   if last + 1 ~= state.next then
-    -- A take of 0 hits preserves the number of the last take, which was dropped.
+    -- The last take was dropped. A take of 0 hits in its place keeps its sequence number.
     bytes[#bytes + 1] = struct.pack(FORMAT, state.newest, state.total, 0, (state.next - 1) % ROUND)
   end
   if state.kept >= state.first then

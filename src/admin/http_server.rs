@@ -19,7 +19,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
 
-use crate::domain::{FIRST_BYTES, PortProtocol, UnreadableCallers, UnreadableKind};
+use crate::domain::{PREFACE_BYTES, PortProtocol, UnreadableCallers, UnreadableKind};
 
 /// Connection and request limits of one HTTP port.
 #[derive(Clone, Copy, Debug)]
@@ -158,7 +158,7 @@ async fn serve_connection(
     unreadable: &UnreadableCallers,
     mut phase: watch::Receiver<HttpPhase>,
 ) {
-    let mut first = [0; FIRST_BYTES];
+    let mut first = [0; PREFACE_BYTES];
     let peeked = tokio::select! {
         peeked = tokio::time::timeout(head_timeout, stream.peek(&mut first)) => peeked,
         () = wait_for_drain(&mut phase) => return,

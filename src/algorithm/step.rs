@@ -1,4 +1,4 @@
-//! Result of an operation on a counter.
+//! Step of an algorithm: the result of an operation on a counter, and its new state.
 
 use crate::domain::Outcome;
 

@@ -105,7 +105,7 @@ pub(super) async fn list_top_keys(
     to_json(&OfReplicas { response: report, replicas })
 }
 
-/// Returns the change of each override in force on a rule.
+/// Describes, for each override in force on a rule, what it changes.
 pub(super) fn changes_of(active: &Policy, rule: RuleId) -> impl Iterator<Item = String> {
     let overrides = active.rule(rule).map_or(&[][..], Rule::overrides);
     overrides.iter().map(|entry| entry.change.to_string())

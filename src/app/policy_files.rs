@@ -115,7 +115,9 @@ impl PolicyFiles {
         if found.is_empty() {
             let paths: Vec<_> = self.paths.iter().map(|path| path.display().to_string()).collect();
             let reason = match self.any_extension {
-                true => "no file in it (names with a leading dot are skipped); correct the path",
+                true => {
+                    "the directory has no files (names with a leading dot are skipped); correct the path"
+                }
                 false => {
                     "no .yaml or .yml file in it (names with a leading dot are skipped); rename \
                      the files to .yaml, or give each file by its own name"

@@ -34,7 +34,7 @@ pub(super) trait FlagSet {
     /// must follow an `=`, so that a path is not parsed as the value.
     const ACCEPTS_PATHS: bool = true;
 
-    fn contains(row: &SettingRow) -> bool;
+    fn accepts(row: &SettingRow) -> bool;
 }
 
 /// Flag set with all settings.
@@ -53,21 +53,21 @@ impl FlagSet for AllFlags {
     const IS_LONG: bool = true;
     const ACCEPTS_PATHS: bool = false;
 
-    fn contains(row: &SettingRow) -> bool {
+    fn accepts(row: &SettingRow) -> bool {
         row.has_flag()
     }
 }
 
 impl FlagSet for PolicyFlags {
-    fn contains(row: &SettingRow) -> bool {
+    fn accepts(row: &SettingRow) -> bool {
         ["merge-domain-config", "policy-file-size", "policy-size", "charge"].contains(&row.name)
     }
 }
 
 impl FlagSet for CounterFlags {
-    fn contains(row: &SettingRow) -> bool {
+    fn accepts(row: &SettingRow) -> bool {
         let own = ["key-secret", "key-secret-file", "cache-key-prefix"];
-        PolicyFlags::contains(row) || own.contains(&row.name)
+        PolicyFlags::accepts(row) || own.contains(&row.name)
     }
 }
 
@@ -111,7 +111,7 @@ impl<S: FlagSet> SettingFlags<S> {
                 .any(|row| row.variable() == *name || row.compat_names.contains(&name.as_str()))
         });
         // Keep unknown names, so that they are reported.
-        let is_unused = |name: &str| TABLE.iter().any(|row| row.name == name && !S::contains(row));
+        let is_unused = |name: &str| TABLE.iter().any(|row| row.name == name && !S::accepts(row));
         sources.file.retain(|name, _| !is_unused(name));
         Ok(sources)
     }
@@ -150,7 +150,7 @@ impl TypedValueParser for SuggestedValues {
 }
 
 fn setting_rows<S: FlagSet>() -> impl Iterator<Item = &'static SettingRow> {
-    TABLE.iter().filter(|row| S::contains(row))
+    TABLE.iter().filter(|row| S::accepts(row))
 }
 
 impl<S: FlagSet> Args for FlagValues<S> {

@@ -120,7 +120,7 @@ struct DeleteOverride {
     kind: Option<String>,
 }
 
-/// Parses a lifetime, in days (`7d`) or as a setting.
+/// Parses a lifetime: days (`7d`), or a duration as in the settings (`30s`).
 fn parse_lifetime(input: &str) -> Result<Duration, String> {
     let days = input.strip_suffix('d').and_then(|days| days.parse::<u64>().ok());
     let hours = days.map(|days| format!("{}h", days.saturating_mul(24)));
@@ -217,7 +217,7 @@ impl SetOverride {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = SWITCH_HELP)]
+#[command(after_help = SWITCH_COMMAND_HELP)]
 pub(super) struct Switch {
     #[command(flatten)]
     port: DebugPortFlags,
@@ -230,7 +230,7 @@ pub(super) struct Switch {
     r#for: Option<Duration>,
 }
 
-const SWITCH_HELP: &str = "\
+const SWITCH_COMMAND_HELP: &str = "\
 Examples:
   tidegate switch edge 20% --for 10m --debug-token-file token     a fifth of every limit
   tidegate switch edge.api_token shadow --debug-token-file token

@@ -58,7 +58,7 @@ impl FailureKind {
             FailureKind::QueueFull => "overload: the queue to Redis is full",
             FailureKind::Overload => "overload: Redis could not answer in time",
             FailureKind::TimedOut => "timeout: Redis did not answer in time",
-            FailureKind::Rehearsed => "rehearsed: Redis is disabled by hand",
+            FailureKind::Rehearsed => "an operator has disabled Redis to rehearse an outage",
             FailureKind::Denied => "Redis denied the login, a command, or a key",
             FailureKind::ReadOnly => "READONLY: the server is a replica",
             FailureKind::OutOfMemory => "OOM: Redis is full",

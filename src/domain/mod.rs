@@ -77,4 +77,4 @@ pub use setting_words::{
 };
 pub use time::{Hits, Micros};
 pub use trace::{NodeCall, Trace, TraceParent, TraceRecord, TracedDecision};
-pub use unreadable_callers::{FIRST_BYTES, PortProtocol, UnreadableCallers, UnreadableKind};
+pub use unreadable_callers::{PREFACE_BYTES, PortProtocol, UnreadableCallers, UnreadableKind};

@@ -46,7 +46,7 @@ impl RepeatedCounters {
         !self.0.is_empty() && self.0.contains(key)
     }
 
-    /// Returns whether each counter is used by at most one check.
+    /// Returns whether no counter is repeated: each is used by at most one check.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

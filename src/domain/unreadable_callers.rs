@@ -9,7 +9,7 @@ use super::LogLimiter;
 
 /// Number of bytes at the start of a connection that tell what a caller speaks: those of the HTTP/2
 /// preface, the longest of the beginnings.
-pub const FIRST_BYTES: usize = 24;
+pub const PREFACE_BYTES: usize = 24;
 
 /// Binary header of version 2 of the PROXY protocol.
 const PROXY_V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -52,7 +52,7 @@ kinds! {
     Http1 "http1" "HTTP/1.1 on the gRPC port" "set http2_protocol_options on Envoy's cluster; probes and /json use the HTTP port";
     Tls "tls" "TLS on a port without TLS" "remove transport_socket from Envoy's cluster, or set --grpc-server-use-tls; the HTTP ports have no TLS";
     Plaintext "plaintext" "plain text on the gRPC port, which requires TLS" "add a transport_socket with UpstreamTlsContext to Envoy's cluster";
-    Http2OnHttpPort "http2_on_http_port" "gRPC or HTTP/2 on an HTTP port" "use the gRPC port, 8081 unless set";
+    Http2OnHttpPort "http2_on_http_port" "gRPC or HTTP/2 on an HTTP port" "use the gRPC port (8081 by default)";
     ProxyProtocol "proxy_protocol" "a PROXY protocol header" "turn the PROXY protocol to Tidegate off in the proxy or load balancer";
     Redis "redis" "a Redis client" "correct the address of Redis in the client's settings";
     OtherBytes "other_bytes" "neither HTTP nor TLS" "find out what runs at the address of peer";

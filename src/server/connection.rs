@@ -42,7 +42,7 @@ use super::server_bounds::{
 };
 use super::tls::{Tls, classify_failure};
 use crate::domain::{
-    CallerMemory, FIRST_BYTES, HeldMemory, Hold, PortProtocol, UnreadableCallers, UnreadableKind,
+    CallerMemory, HeldMemory, Hold, PREFACE_BYTES, PortProtocol, UnreadableCallers, UnreadableKind,
     escaped,
 };
 use crate::store::owned_tasks::box_in_place;
@@ -353,7 +353,7 @@ impl<D: Decide> Worker<D> {
     ) {
         let mut has_begun = false;
         let handshake = async {
-            let mut first = [0; FIRST_BYTES];
+            let mut first = [0; PREFACE_BYTES];
             let length = socket.peek(&mut first).await.unwrap_or(0);
             has_begun = length > 0;
             match UnreadableKind::of_first_bytes(&first[..length], PortProtocol::Tls) {

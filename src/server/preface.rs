@@ -23,11 +23,11 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
 use super::filtered_reads::FilteredReads;
-use crate::domain::{FIRST_BYTES, PortProtocol, UnreadableKind};
+use crate::domain::{PREFACE_BYTES, PortProtocol, UnreadableKind};
 
 /// Client's connection preface, the first bytes that every HTTP/2 client sends (RFC 9113, section
 /// 3.4).
-const PREFACE: [u8; FIRST_BYTES] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const PREFACE: [u8; PREFACE_BYTES] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Length of an HTTP/2 frame header (RFC 9113, section 4.1).
 const FRAME_HEADER_BYTES: usize = 9;

@@ -175,7 +175,7 @@ pub fn find_notices(
             notice(NoticeKind::NoEffect, name, SERVICE_LINK);
         } else if is_known || is_kubernetes_variable(name, text) {
         } else if let Some(advice) = advice_on_redis(name, text, settings.counts_in_redis()) {
-            notice(NoticeKind::UnknownVariable, name, &format!("it is not read: {advice}"));
+            notice(NoticeKind::UnknownVariable, name, &format!("it is ignored: {advice}"));
         } else if is_own || drop_in.is_some() && has_compat_prefix(name) {
             notice(NoticeKind::UnknownVariable, name, &typo_advice(name));
         }
@@ -440,7 +440,7 @@ mod tests {
         ] {
             let notices = notices_for(&[(name, text)]);
             assert_eq!(notices.len(), 1, "{notices:?}");
-            let start = format!("unknown environment variable {name}: it is not read: ");
+            let start = format!("unknown environment variable {name}: it is ignored: ");
             assert!(notices[0].starts_with(&start) && notices[0].contains(part), "{notices:?}");
             assert!(!notices[0].contains("hunter2"), "{notices:?}");
         }

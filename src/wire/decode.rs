@@ -147,7 +147,7 @@ impl fmt::Display for DecodeError {
                 write!(f, "the message is not an encoded {message}")
             }
             DecodeError::BatchSize { requests_max } => {
-                write!(f, "requests: 1 to {requests_max} in one batch")
+                write!(f, "requests: a batch must have 1 to {requests_max} requests")
             }
         }
     }

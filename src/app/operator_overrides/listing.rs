@@ -35,7 +35,7 @@ pub(super) fn effect_of(change: &OverrideChange) -> &'static str {
         OverrideChange::Numbers { .. } => "limits have these numbers instead of the policy's",
         OverrideChange::Scale(_) => "limits are this percentage of what the policy says",
         OverrideChange::Mode(OverrideMode::Shadow) => {
-            "calls over a limit pass, and count as would be rejected"
+            "calls over a limit pass, and are counted as calls that would be rejected"
         }
         OverrideChange::Mode(OverrideMode::Unlimited) => "every call passes, and none is counted",
         OverrideChange::Mode(OverrideMode::Deny) => "every call is rejected, and none is counted",

@@ -82,7 +82,7 @@ metrics! { REDIS []: RedisStack,
 
 // Decisions made without Redis, by the fallback store.
 metrics! { DEGRADED []: RedisStack,
-    gauge "degraded" "1 while a circuit breaker is open or Redis did not decide more than 1 % of the last second's calls", |stack| u64::from(stack.outage(Clock::System.now()).is_some());
+    gauge "degraded" "1 while a circuit breaker is open, or while more than 1 % of the last second's calls were not decided by Redis; otherwise 0", |stack| u64::from(stack.outage(Clock::System.now()).is_some());
     counter "degraded_admitted_calls" "Calls admitted without Redis", |stack| load(&stack.stats().admitted);
     counter "degraded_admitted_hits" "Hits admitted without Redis, which may be beyond their limits", |stack| load(&stack.stats().admitted_hits);
     counter "degraded_hits_charged_later" "Hits of shed calls that were charged to Redis afterwards", |stack| stack.hits_charged_later();

@@ -287,7 +287,7 @@ fn check_reserve<'d>(
         | AlgorithmName::SlidingLog
         | AlgorithmName::LeakyBucket
         | AlgorithmName::Concurrency => format!(
-            "hits of `{}` cannot be held; remove `reserve`, or use fixed_window or token_bucket",
+            "`reserve` cannot be used with `{}`; remove it, or use fixed_window or token_bucket",
             raw.algorithm.as_str()
         ),
         AlgorithmName::FixedWindow | AlgorithmName::TokenBucket => {

@@ -284,7 +284,7 @@ fn check_totals(classes: &[RawClass], whole: &DividedBucket<'_>) -> Option<Viola
     let class = classes.iter().find(empty)?;
     let least = HUNDRED_PERCENT.div_ceil(burst);
     let message = format!(
-        "class {} would get less than one hit of {burst}; its share must be at least {least}%",
+        "class {} would get less than one of the {burst} hits; its share must be at least {least}%",
         quoted(&class.name)
     );
     Some((DiagnosticKind::OutOfRange, message))

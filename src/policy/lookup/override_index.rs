@@ -60,7 +60,7 @@ type KeySequenceId = (Box<str>, Vec<Box<str>>);
 struct KeySequence {
     /// Overrides of values without `*`, by these values, in [`SHARDS`] parts.
     exact: Vec<Arc<HashMap<Values, Arc<ExactTarget>, RandomState>>>,
-    /// Overrides of values with `*`, the most specific first.
+    /// Overrides whose target has a value with `*`, the most specific first.
     patterns: Arc<Vec<PatternTarget>>,
 }
 

@@ -237,7 +237,7 @@ keys! {
     RESERVE: RateLimit "reserve", ValueType::Map(Level::Reserve),
         "Calls may hold hits, an upper estimate, and settle later what they used. Only for fixed_window and token_bucket.";
     ALIGN: RateLimit "align", one_of::<Align>(),
-        "calendar: windows are days, weeks from Monday, months or years of the time zone (default epoch).";
+        "calendar: windows are calendar days, weeks (from Monday), months, or years in the time zone. Default: epoch.";
     TIME_ZONE: RateLimit "time_zone", ValueType::Name,
         "IANA time zone of calendar windows, such as Europe/Berlin (default UTC).";
     ANCHOR: RateLimit "anchor", ValueType::Name,

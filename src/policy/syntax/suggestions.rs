@@ -1,5 +1,5 @@
-//! Wording of error messages: values as they are spelled, likely spellings of unknown keys, how to
-//! write lists and numbers.
+//! Suggestions in error messages: likely spellings of unknown keys, and how to write values, lists,
+//! and numbers.
 
 use std::borrow::Cow;
 

@@ -185,7 +185,7 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
             () = self.caller.gone(self.call.deadline) => {}
         }
         for ((script, group), part) in pending.iter_mut().zip(groups).zip(parts).skip(at) {
-            script.leave();
+            script.stop_waiting();
             if let Some(reply) = script.now_or_never() {
                 self.record(reply.clone(), group, part);
                 *script = PendingCall::ready(reply);

@@ -29,9 +29,9 @@ struct CallerWait<'a, T: Transport> {
 impl<T: Transport> CallerWait<'_, T> {
     /// Leaves the reply to a task. Returns the handle that tells the task what becomes of the
     /// charges, or `None` if nothing was written.
-    fn leave(&mut self) -> Option<LateReply> {
+    fn stop_waiting(&mut self) -> Option<LateReply> {
         let mut pending = self.pending.take()?;
-        if pending.leave() {
+        if pending.stop_waiting() {
             return None;
         }
         let (late, fate) = late_reply();
@@ -56,7 +56,7 @@ impl<T: Transport> Future for CallerWait<'_, T> {
 impl<T: Transport> Drop for CallerWait<'_, T> {
     fn drop(&mut self) {
         // The fate of a handle that is dropped is that nobody hears the answer.
-        drop(self.leave());
+        drop(self.stop_waiting());
     }
 }
 
@@ -77,7 +77,7 @@ impl<T: Transport> Shared<T> {
         // The reply before the timer: one that has arrived counts even after the deadline.
         match tokio::time::timeout_at(deadline.into(), &mut wait).await {
             Ok(reply) => Ok(reply),
-            Err(_) => Err(Answers { late: wait.leave(), ..self.overrun(call) }),
+            Err(_) => Err(Answers { late: wait.stop_waiting(), ..self.overrun(call) }),
         }
     }
 

@@ -20,12 +20,12 @@ const ELLIPSIS: &[u8] = "…".as_bytes();
 /// Result of a recorded check.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum KeyResult {
-    /// The check was refused.
+    /// The limit has no room for the hits of the check.
     Refused,
     /// The check charged hits.
     Passed {
-        /// Hits that the record stands for: more than those of the check if few checks are recorded,
-        /// and none if the check is recorded only because its key came near the limit.
+        /// Hits that the record stands for: more than those of the check if only a sample is recorded,
+        /// and 0 if the check is recorded only because its key came near the limit.
         hits: u64,
         /// Checks that the record stands for.
         checks: u64,

@@ -105,7 +105,7 @@ fn a_rehearsed_outage_is_reported_enforces_limits_and_ends_on_command() {
     assert!(ran.out.contains("for 3600 s"), "{}", ran.out);
     assert!(ready(&serving).starts_with("ready, degraded"), "{}", ready(&serving));
     assert_eq!(metric(&serving, "degraded"), 1);
-    assert!(serving.log().contains("rehearsed"), "{}", serving.log());
+    assert!(serving.log().contains("to rehearse an outage"), "{}", serving.log());
     assert_eq!(asked(&serving, "ann"), 429, "its limit stays used");
     for _ in 0..5 {
         assert_eq!(asked(&serving, "bob"), 200);

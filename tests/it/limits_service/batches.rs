@@ -95,9 +95,12 @@ async fn a_batch_beyond_its_bounds_is_rejected_as_a_whole() {
         status.message().to_owned()
     };
     let of = |count: usize| vec![encoded("edge", "ann"); count];
-    assert_eq!(rejected(Vec::new()).await, "requests: 1 to 1024 in one batch");
-    assert_eq!(rejected(of(1_025)).await, "requests: 1 to 1024 in one batch");
-    assert_eq!(rejected(vec![Bytes::new(); 300_000]).await, "requests: 1 to 1024 in one batch");
+    assert_eq!(rejected(Vec::new()).await, "requests: a batch must have 1 to 1024 requests");
+    assert_eq!(rejected(of(1_025)).await, "requests: a batch must have 1 to 1024 requests");
+    assert_eq!(
+        rejected(vec![Bytes::new(); 300_000]).await,
+        "requests: a batch must have 1 to 1024 requests"
+    );
     let long = encoded("edge", &"x".repeat(2 << 20));
     assert_eq!(rejected(vec![long]).await, "the message is longer than 1048576 bytes");
     // 1,024 requests of 70 fields each.

@@ -167,7 +167,7 @@ pub(crate) struct PendingReply {
 
 impl PendingReply {
     /// Ends the caller's wait. Returns whether the command has not been written and never will be.
-    pub(crate) fn leave(&mut self) -> bool {
+    pub(crate) fn stop_waiting(&mut self) -> bool {
         // Records the wait so far.
         self.tracker = None;
         self.receiver.abandon()

@@ -89,9 +89,9 @@ impl PendingCall {
 
     /// Ends the caller's wait. Returns whether the call has not been sent and never will be. If not,
     /// the future still resolves to the reply.
-    pub fn leave(&mut self) -> bool {
+    pub fn stop_waiting(&mut self) -> bool {
         let PendingState::Queued(reply, _) = &mut self.0 else { return false };
-        let is_abandoned = reply.leave();
+        let is_abandoned = reply.stop_waiting();
         if is_abandoned {
             let error = SendError::not_executed(FailureKind::NotConnected);
             self.0 = PendingState::Ready(Some(Err(error)));

@@ -1,5 +1,5 @@
-//! Requests to a node: a script call of one call alone, or a call that can share a script call. Encodes a
-//! call as a script call of its own, and decodes the reply.
+//! Calls as requests to a node: a script call of one call alone, or a call that can share a script call.
+//! Encodes a call as a script call of its own, and decodes the reply.
 //!
 //! `decide.lua` decides what it can, and `decide_call.lua` everything else. Not here: the calls of one write
 //! (`write_calls`), the replies to `decide.lua` (`replay`).

@@ -151,7 +151,7 @@ impl SmallValues {
     }
 
     /// Returns the values in MessagePack; `None` if they are one byte each.
-    pub(super) fn packed(&self) -> Option<&Packed> {
+    pub(super) fn message_pack(&self) -> Option<&Packed> {
         self.packed.as_ref()
     }
 

@@ -232,7 +232,7 @@ impl WriteCalls {
         values.push_numbers(self.counters.iter().map(|counter| self.limits[counter.limit].at));
         values.extend(&self.values);
         command.arg(values.bytes());
-        if let Some(packed) = values.packed() {
+        if let Some(packed) = values.message_pack() {
             command.arg(arguments::pack_into_array_if_too_many(packed.clone()).as_slice());
         } else if spans_slots {
             command.arg("");
