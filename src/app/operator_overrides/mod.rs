@@ -324,7 +324,12 @@ impl OperatorOverrides {
             if at < RECENT_CHANGES {
                 let OverrideEntry { target, change, by, reason, .. } = &*entry;
                 let seconds = entry.until.map(|until| until.0.saturating_sub(now.0) / 1_000_000);
-                state.recent.push_front(to_event(now, kind, &entry));
+                // A process that has just started learns of changes that were made long ago.
+                let at = match kind {
+                    ChangeKind::Ended | ChangeKind::Unmatched => now,
+                    _ => state.table.get(&entry.id()).map_or(now, |record| record.written_at),
+                };
+                state.recent.push_front(to_event(at, kind, &entry));
                 let (kind, effect) = (kind.as_str(), effect_of(change));
                 tracing::warn!(
                     kind, %target, %change, seconds, effect, by, reason, "override changed"

@@ -33,9 +33,18 @@ fn overrides_survive_an_emptied_redis_a_rolling_restart_and_a_reload() {
     }
     server.ask(&["FLUSHALL"]);
     until("the records to be back", || (records() == before).then_some(()));
+    let set_at = |replica: &Tidegate| {
+        let reply = http::get(replica.port("debug"), "/now");
+        let now: Value = serde_json::from_str(&reply.body).expect("JSON");
+        let changes = now["override_changes"].as_array().expect("a list").clone();
+        let change = changes.into_iter().find(|change| change["reason"] == "kept");
+        change.expect("the change")["at_ms"].clone()
+    };
+    let kept_at = set_at(&replicas[0]);
     for replica in &mut replicas {
         *replica = replica_on(&server, &[]);
         assert_eq!(reasons(replica), ["kept"], "before its first call");
+        assert_eq!(set_at(replica), kept_at, "when it was set, not when the process learned of it");
     }
     let policy = replicas[0].directory().join("policy.yaml");
     fs::write(&policy, FIVE_A_DAY.replace("domain: edge", "domain: other")).unwrap();
