@@ -86,7 +86,8 @@ fn client_certificates_without_tls_are_rejected() {
 fn certificates_without_tls_are_rejected() {
     let files = files();
     let policy = files.path().join("policy.yaml").display().to_string();
-    let start = ["serve", "--policy", &policy];
+    let ports = ["--grpc-port", "0", "--http-port", "0", "--debug-port", "0"];
+    let start = [&["serve", "--policy", &policy][..], &ports].concat();
     for flag in ["--grpc-server-tls-cert", "--grpc-server-tls-key"] {
         let ran = run(&[&start[..], &[flag, "/file.pem"]].concat()).with_code(64);
         assert!(ran.err.contains("add --grpc-server-use-tls"), "{flag}: {}", ran.err);
