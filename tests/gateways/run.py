@@ -22,7 +22,8 @@ LOCAL, NEIGHBOUR, STRANGER = "192.168.7.1", "192.168.7.2", "10.9.9.9"
 USER_ONE, USER_TWO, USER_THREE = ({"x-user-id": name} for name in ("one", "two", "three"))
 HITS_MAX = 2**32 - 1
 CONNECTED = "connected to the control plane"
-REJECTED = "resource of the control plane rejected"
+REJECTED = "resource from the control plane rejected"
+assert REJECTED in (ROOT / "src/control_plane/client.rs").read_text(), "it would never be in the log"
 PREFIX = "backendtrafficpolicy-"
 
 
