@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::counters::{ProcessTotals, Telemetry};
 use super::hit_counts::HitCounts;
 use super::metric::{
-    MetricFamily, MetricSink, MetricUnit, MetricValue, counter, emit_rows, emit_series, emit_table,
-    gauge, histogram, metrics,
+    MetricFamily, MetricSink, MetricValue, counter, emit_rows, emit_series, emit_table, gauge,
+    gauge_seconds, histogram_seconds, metrics,
 };
 use super::rule_counters::{CODES, CountsByCode};
 use crate::domain::{InvalidReason, LossCause, NoLimitReason, RpcOutcome, Source};
@@ -49,12 +49,7 @@ const INVALID_CALLS: MetricFamily = counter(
 )
 .with_labels(&["reason"]);
 const DECISION_SECONDS: MetricFamily =
-    histogram("decision", "Time from receiving a call to its response")
-        .in_unit(MetricUnit::Seconds);
-
-const fn gauge_seconds(name: &'static str, help: &'static str) -> MetricFamily {
-    gauge(name, help).in_unit(MetricUnit::Seconds)
-}
+    histogram_seconds("decision", "Time from receiving a call to its response");
 
 metrics! { PROCESS_METRICS []: ProcessTotals,
     counter "global_shadow_mode" "Calls over a limit that passed because of global shadow mode", |totals| totals.shadowed;

@@ -101,6 +101,26 @@ pub const fn histogram(name: &'static str, help: &'static str) -> MetricFamily {
     MetricFamily::new(name, help, MetricKind::Histogram)
 }
 
+/// Creates a counter family of durations.
+pub(crate) const fn counter_seconds(name: &'static str, help: &'static str) -> MetricFamily {
+    counter(name, help).in_unit(MetricUnit::Seconds)
+}
+
+/// Creates a gauge family of durations or times.
+pub(crate) const fn gauge_seconds(name: &'static str, help: &'static str) -> MetricFamily {
+    gauge(name, help).in_unit(MetricUnit::Seconds)
+}
+
+/// Creates a gauge family of sizes.
+pub(crate) const fn gauge_bytes(name: &'static str, help: &'static str) -> MetricFamily {
+    gauge(name, help).in_unit(MetricUnit::Bytes)
+}
+
+/// Creates a histogram family of durations.
+pub(crate) const fn histogram_seconds(name: &'static str, help: &'static str) -> MetricFamily {
+    histogram(name, help).in_unit(MetricUnit::Seconds)
+}
+
 /// Creates a counter family whose exported name has no `_total` suffix.
 pub(super) const fn unsuffixed_counter(name: &'static str, help: &'static str) -> MetricFamily {
     MetricFamily::new(name, help, MetricKind::UnsuffixedCounter)

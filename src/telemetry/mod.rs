@@ -48,7 +48,10 @@ pub use metric::{
     Labels, MetricFamily, MetricKind, MetricSink, MetricSource, MetricUnit, MetricValue,
     SeriesEmitter, counter, emit_single, gauge, histogram,
 };
-pub(crate) use metric::{Metric, emit_rows, emit_series, emit_table, metrics};
+pub(crate) use metric::{
+    Metric, counter_seconds, emit_rows, emit_series, emit_table, gauge_bytes, gauge_seconds,
+    histogram_seconds, metrics,
+};
 pub use otlp_metrics::{MetricsExporter, export_metrics};
 pub use prometheus::{AllMetrics, CONTENT_TYPE, CONTENT_TYPE_PLAIN, MetricsPage};
 pub use rule_counters::RuleName;

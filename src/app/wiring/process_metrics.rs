@@ -6,14 +6,11 @@ use std::time::Duration;
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::redis_metrics::{counter_seconds, gauge_bytes};
 use crate::clock::Clock;
 use crate::domain::Micros;
-use crate::telemetry::{MetricFamily, MetricSource, MetricUnit, emit_single, gauge, metrics};
-
-const fn gauge_seconds(name: &'static str, help: &'static str) -> MetricFamily {
-    gauge(name, help).in_unit(MetricUnit::Seconds)
-}
+use crate::telemetry::{
+    MetricSource, counter_seconds, emit_single, gauge, gauge_bytes, gauge_seconds, metrics,
+};
 
 // Values are read from `/proc/self/status` and the start of the process. Some are absent on systems
 // other than Linux.

@@ -8,24 +8,12 @@ use crate::domain::{FailureKind, HistogramSnapshot};
 use crate::store::redis::client::info::NodeInfo;
 use crate::store::redis::client::node_stats::{NodeReport, NodeStats};
 use crate::telemetry::{
-    MetricFamily, MetricSink, MetricUnit, counter, emit_rows, emit_series, gauge, histogram,
-    metrics,
+    MetricFamily, MetricSink, counter, counter_seconds, emit_rows, emit_series, gauge, gauge_bytes,
+    histogram, histogram_seconds, metrics,
 };
 
 /// Name of the label that every Redis series has. Its value is the node's address.
 const NODE_LABEL: &str = "node";
-
-const fn histogram_seconds(name: &'static str, help: &'static str) -> MetricFamily {
-    histogram(name, help).in_unit(MetricUnit::Seconds)
-}
-
-pub(super) const fn counter_seconds(name: &'static str, help: &'static str) -> MetricFamily {
-    counter(name, help).in_unit(MetricUnit::Seconds)
-}
-
-pub(super) const fn gauge_bytes(name: &'static str, help: &'static str) -> MetricFamily {
-    gauge(name, help).in_unit(MetricUnit::Bytes)
-}
 
 metrics! { COUNTERS [NODE_LABEL]: NodeStats,
     gauge "redis_connections" "Open connections to Redis", |node| node.connected.get();
