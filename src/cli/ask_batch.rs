@@ -49,12 +49,10 @@ pub(super) async fn send(
     json: bool,
 ) -> Result<(), CallError> {
     // On a terminal, the results show the progress.
-    let mut progress = (!terminal::stdout_is_terminal()).then(terminal::Progress::new);
+    let mut progress = terminal::Progress::new(!terminal::stdout_is_terminal());
     let mut sent = 0;
     for batch in requests.chunks(Bounds::DEFAULT.batch_requests_max) {
-        if let Some(progress) = &mut progress {
-            progress.show(sent, requests.len() as u64);
-        }
+        progress.show(sent, requests.len() as u64);
         sent += batch.len() as u64;
         for result in ask_client::send_batch(channel, batch.to_vec()).await? {
             // Never an error.

@@ -59,7 +59,7 @@ pub fn simulate(scenario: &Scenario) -> Result<SimulationResult, Failure> {
     let domain = compiled.domains.first().map_or("", |domain| &*domain.name).to_owned();
     let policy = Policy::build(compiled.domains, Secret::default());
     let engine = OfflineEngine::new(Arc::new(policy), STORE_COUNTERS_MAX);
-    let mut progress = terminal::Progress::new();
+    let mut progress = terminal::Progress::new(true);
     tidegate_simulate::run(scenario, |attempt| {
         let simulated_us = attempt.now_us - scenario.starts_at_s * 1_000_000;
         progress.show(simulated_us, (scenario.lasts_s * 1e6) as u64);

@@ -89,8 +89,9 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new() -> Progress {
-        Progress { is_terminal: io::stderr().is_terminal(), percent: 0 }
+    /// With `is_wanted` false, nothing is shown on a terminal either.
+    pub(super) fn new(is_wanted: bool) -> Progress {
+        Progress { is_terminal: is_wanted && io::stderr().is_terminal(), percent: 0 }
     }
 
     /// Shows how much is done if that has grown by a percent.
@@ -101,7 +102,7 @@ impl Progress {
     }
 
     fn advance(&mut self, done: u64, all: u64) -> bool {
-        let percent = done * 100 / all.max(1);
+        let percent = done.min(all) * 100 / all.max(1);
         let has_grown = self.is_terminal && percent > self.percent;
         self.percent = self.percent.max(percent);
         has_grown
@@ -153,10 +154,10 @@ mod tests {
     fn progress_is_shown_for_each_percent_and_only_on_a_terminal() {
         let shown = |is_terminal| {
             let mut progress = Progress { is_terminal, percent: 0 };
-            [0, 9, 10, 19, 20, 999, 1_000].map(|done| progress.advance(done, 1_000))
+            [0, 9, 10, 19, 20, 999, 1_000, 2_000].map(|done| progress.advance(done, 1_000))
         };
-        assert_eq!(shown(true), [false, false, true, false, true, true, true]);
-        assert_eq!(shown(false), [false; 7]);
+        assert_eq!(shown(true), [false, false, true, false, true, true, true, false]);
+        assert_eq!(shown(false), [false; 8]);
         assert!(!Progress { is_terminal: true, percent: 0 }.advance(0, 0));
     }
 }
