@@ -219,7 +219,7 @@ impl Connection {
                         self.record_silence(&outstanding);
                     }
                 }
-                _ = password_check.tick() => self.dialer.log_in_again(connection),
+                _ = password_check.tick(), if self.dialer.can_log_in_again() => self.dialer.log_in_again(connection),
                 received = self.queue.recv_many(&mut incoming, WRITE_COMMANDS_MAX),
                     if !closed
                         && outstanding.pending.is_empty()

@@ -437,6 +437,11 @@ impl Dialer {
         handshake.map(|()| connection)
     }
 
+    /// Returns whether the password can change while a connection is open.
+    pub(super) fn can_log_in_again(&self) -> bool {
+        matches!(self.context.config.auth.password, Password::Reloaded(_))
+    }
+
     /// Logs in again over an open connection if the password has changed, so that no connection
     /// outlives its password: a token of a cloud provider ends after minutes or hours, and then the
     /// server closes the connection. Nobody waits for the reply. If the server rejects the new
