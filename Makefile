@@ -19,7 +19,7 @@ SEVERAL := RUST_TEST_THREADS=$(or $(RUST_TEST_THREADS),8)
 # What is measured is built as for the container.
 BENCH := $(CARGO) bench --profile dist --locked --bench decisions --
 
-.PHONY: help run build install ci-tools ci-go test proof faults fuzz chart release release-test packaging compose page docs clients control-planes gateways load load-check load-report failover clippy lint format \
+.PHONY: help run build install ci-tools ci-go test proof faults fuzz chart release release-test packaging compose page docs clients control-planes gateways load load-check load-report failover lint format \
 	bench bench-peers flame tools envoy newcomer clean
 
 help: ## show this list
@@ -237,13 +237,10 @@ fuzz: ## N (1,000,000) random inputs of each kind: requests, policies, replies, 
 	TIDEGATE_FUZZ=$(or $(N),1000000) TIDEGATE_FUZZ_KEEP=$(KEEP) \
 		$(CARGO) test --locked --profile fuzz --test fuzz -- --nocapture
 
-# The part of `make lint` for which cargo-deny is not needed.
-clippy:
+lint: ## check format, lints, dependencies, and the size of src
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --locked --workspace --all-targets -- --deny warnings
-
-lint: clippy ## check format, lints, dependencies, and the size of src
 	@.ci/lines --check
+	$(CARGO) clippy --locked --workspace --all-targets -- --deny warnings
 	$(CARGO) clippy --locked --lib --no-default-features -- --deny warnings
 	$(CARGO) clippy --locked --lib --no-default-features --features redis -- --deny warnings
 	$(CARGO) fmt --check --manifest-path clients/rust/Cargo.toml
