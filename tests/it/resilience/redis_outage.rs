@@ -364,7 +364,20 @@ async fn a_call_that_cannot_be_answered_in_time_is_not_written() {
 async fn few_calls_wait_for_a_frozen_redis_before_its_breaker_opens() {
     let _turn = heavy::alone().await;
     let server = Server::start(&[]);
-    // Its breaker opens after a second of silence.
+    // The breaker opens after a second of silence. On a machine so busy that 200 calls take as long,
+    // it is not the estimate that answers.
+    for _ in 0..10 {
+        if let Some(shed) = shed_while_frozen(&server).await {
+            assert!(shed >= 100, "{shed} of 200 calls did not wait");
+            return;
+        }
+    }
+    panic!("200 calls take more than a second");
+}
+
+/// Freezes Redis for 200 calls. Returns how many of them did not wait, or `None` if the breaker has
+/// opened meanwhile.
+async fn shed_while_frozen(server: &Server) -> Option<usize> {
     let stack = replica(server.port, 1, PATIENT).await;
     let limit = limit(1_000_000);
     let pause = || tokio::time::sleep(Duration::from_millis(1));
@@ -381,13 +394,12 @@ async fn few_calls_wait_for_a_frozen_redis_before_its_breaker_opens() {
         pause().await;
     }
     let sources = calls.join_all().await;
-    let shed = sources.iter().filter(|source| **source == Source::Shed).count();
-    assert!(shed >= 100, "{shed} of 200 calls did not wait");
-    assert_eq!(times_opened(&stack), 0, "the estimate alone rejected them");
+    let opened = times_opened(&stack);
     server.thaw();
     for _ in 0..1_000 {
         if asked(&stack, 1, &limit).await.1 == Source::Redis {
-            return;
+            let shed = sources.iter().filter(|source| **source == Source::Shed).count();
+            return (opened == 0).then_some(shed);
         }
         pause().await;
     }
