@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use deadpool_redis::{Connection, Manager, Pool, PoolError, Runtime};
+use deadpool_redis::{Connection, Manager, Pool, PoolError};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
-    Pipeline, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError, Value,
+    AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Pipeline,
+    ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError, Value,
 };
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
@@ -216,44 +216,39 @@ impl ClientContext {
         db: i64,
     ) -> Result<MultiplexedConnection, RedisError> {
         let login = login_parameters(auth, read_password(auth)?.as_deref(), db);
-        let limit = Some(self.config.connect_timeout);
-        let timeouts =
-            AsyncConnectionConfig::new().set_connection_timeout(limit).set_response_timeout(limit);
-        match self.tls_target(address) {
-            Some(target) => self.connect_over_tls(target, &login, timeouts).await,
-            None => {
-                let client = Client::open(connection_info(address, login)?)?;
-                client.get_multiplexed_async_connection_with_config(&timeouts).await
-            }
-        }
+        let replies =
+            AsyncConnectionConfig::new().set_response_timeout(Some(self.config.connect_timeout));
+        self.connect(address, login, replies).await
     }
 
-    /// Returns the TLS configuration, host, and port for a connection to `address`. Returns `None`
-    /// if the connection does not use TLS, which includes every Unix socket.
-    fn tls_target<'a>(
-        &'a self,
-        address: &'a Address,
-    ) -> Option<(&'a RedisTlsConnector, &'a str, u16)> {
-        match (&self.tls, address) {
-            (Some(tls), Address::Tcp(host, port)) => Some((tls, host, *port)),
-            (None, _) | (_, Address::Unix(_)) => None,
-        }
-    }
-
-    /// Opens a TLS connection and logs in, within the connect timeout.
-    async fn connect_over_tls(
+    /// Opens a connection and logs in, within the connect timeout. A Unix socket never uses TLS.
+    ///
+    /// `deadpool_redis` opens the connections without TLS. A connection is taken out of its pool
+    /// immediately, because its task keeps it, and a pool sends UNWATCH before each reuse, which the
+    /// ACL in the documentation does not permit and sentinels do not support.
+    async fn connect(
         &self,
-        (tls, host, port): (&RedisTlsConnector, &str, u16),
-        login: &RedisConnectionInfo,
+        address: &Address,
+        login: RedisConnectionInfo,
         config: AsyncConnectionConfig,
     ) -> Result<MultiplexedConnection, RedisError> {
+        let config = config.set_connection_timeout(Some(self.config.connect_timeout));
+        let (Some(tls), Address::Tcp(host, port)) = (&self.tls, address) else {
+            let manager = Manager::new_with_config(connection_info(address, login)?, config)?;
+            let pool = Pool::builder(manager).max_size(1).build().map_err(std::io::Error::other)?;
+            return match pool.get().await {
+                Ok(connection) => Ok(Connection::take(connection)),
+                Err(PoolError::Backend(error)) => Err(error),
+                Err(other) => Err(std::io::Error::other(other).into()),
+            };
+        };
         let connect = async {
-            let socket = TcpStream::connect((host, port)).await?;
+            let socket = TcpStream::connect((host.as_str(), *port)).await?;
             socket.set_nodelay(true)?;
             SockRef::from(&socket).set_tcp_keepalive(&keepalive())?;
             SockRef::from(&socket).set_tcp_user_timeout(Some(TCP_USER_TIMEOUT))?;
             let stream = tls.handshake(host, socket).await?;
-            MultiplexedConnection::new_with_config(login, stream, config).await
+            MultiplexedConnection::new_with_config(&login, stream, config).await
         };
         let Ok(connected) = tokio::time::timeout(self.config.connect_timeout, connect).await else {
             return Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
@@ -356,17 +351,9 @@ impl From<RedisError> for ConnectError {
 }
 
 /// Dialer that opens the connections of one [`Connection`](super::connection_state::Connection) task.
-///
-/// Each dialer has a pool of one connection. With a shared pool, a broken connection could not be
-/// identified, because the callback for broken connections is part of the pool's configuration.
-///
-/// INFO and CLUSTER queries do not use a pool: before each reuse, a pool sends UNWATCH, which the
-/// ACL in the documentation does not permit and sentinels do not support.
 pub(crate) struct Dialer {
     pub(super) context: Arc<ClientContext>,
     pub(super) address: Address,
-    /// Logs in with `password`.
-    pub(super) pool: Option<Pool>,
     /// Password of the last login.
     pub(super) password: Option<String>,
     pub(super) stats: Arc<NodeStats>,
@@ -406,35 +393,17 @@ impl ConnectionSignal {
 
 impl Dialer {
     /// Opens a connection: logs in, loads every script and, with sentinels, checks that the server
-    /// is a master. A connection without TLS is taken out of the pool, so that another can be
-    /// opened while it is in use.
+    /// is a master.
     pub(crate) async fn connect(&mut self) -> Result<MultiplexedConnection, ConnectError> {
         // An earlier connection may have broken after it was given up.
         self.signal.is_broken.store(false, Ordering::Release);
-        let password = read_password(&self.context.config.auth)?;
-        if self.password != password {
-            self.pool = None;
-            self.password.clone_from(&password);
-        }
-        if let Some(target) = self.context.tls_target(&self.address) {
-            let login = self.login_parameters(password.as_deref());
-            let mut connection =
-                self.context.connect_over_tls(target, &login, self.connection_config()).await?;
-            self.handshake(&mut connection).await?;
-            return Ok(connection);
-        }
-        let pool = match &self.pool {
-            Some(pool) => pool.clone(),
-            None => self.pool.insert(self.new_pool(password.as_deref())?).clone(),
-        };
-        let mut connection = match pool.get().await {
-            Ok(connection) => connection,
-            Err(PoolError::Backend(error)) => return Err(error.into()),
-            Err(other) => return Err(ConnectError::failed(other.to_string())),
-        };
-        let handshake = self.handshake(&mut connection).await;
-        let connection = Connection::take(connection);
-        handshake.map(|()| connection)
+        let config = &self.context.config;
+        self.password = read_password(&config.auth)?;
+        let login = login_parameters(&config.auth, self.password.as_deref(), config.db);
+        let mut connection =
+            self.context.connect(&self.address, login, self.connection_config()).await?;
+        self.handshake(&mut connection).await?;
+        Ok(connection)
     }
 
     /// Returns whether the password can change while a connection is open.
@@ -455,7 +424,7 @@ impl Dialer {
         }
         let mut command = redis::cmd("AUTH");
         command.arg(&auth.user).arg(&password);
-        (self.pool, self.password) = (None, Some(password));
+        self.password = Some(password);
         let (context, node) = (Arc::clone(&self.context), self.address.clone());
         let mut connection = connection.clone();
         tokio::spawn(async move {
@@ -466,15 +435,9 @@ impl Dialer {
         });
     }
 
-    fn login_parameters(&self, password: Option<&str>) -> RedisConnectionInfo {
-        let config = &self.context.config;
-        login_parameters(&config.auth, password, config.db)
-    }
-
-    /// Returns the configuration of a connection: its timeouts, and the callback for when it
+    /// Returns the configuration of a connection: its reply timeout, and the callback for when it
     /// breaks.
     fn connection_config(&self) -> AsyncConnectionConfig {
-        let config = &self.context.config;
         let signal = Arc::clone(&self.signal);
         let notify = move |push: PushInfo| {
             if push.kind == PushKind::Disconnection {
@@ -483,22 +446,8 @@ impl Dialer {
             Ok::<(), std::convert::Infallible>(())
         };
         AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(config.connect_timeout))
-            .set_response_timeout(Some(config.reply_timeout))
+            .set_response_timeout(Some(self.context.config.reply_timeout))
             .set_push_sender(notify)
-    }
-
-    fn new_pool(&self, password: Option<&str>) -> Result<Pool, ConnectError> {
-        let config = &self.context.config;
-        let info = connection_info(&self.address, self.login_parameters(password))?;
-        let manager = Manager::new_with_config(info, self.connection_config())?;
-        Pool::builder(manager)
-            .max_size(1)
-            .runtime(Runtime::Tokio1)
-            .wait_timeout(Some(config.connect_timeout))
-            .create_timeout(Some(config.connect_timeout))
-            .build()
-            .map_err(|error| ConnectError::failed(error.to_string()))
     }
 
     async fn handshake(&self, connection: &mut MultiplexedConnection) -> Result<(), ConnectError> {

@@ -89,7 +89,6 @@ impl Node {
             let dialer = Dialer {
                 context: Arc::clone(context),
                 address: address.clone(),
-                pool: None,
                 password: None,
                 stats: Arc::clone(&stats),
                 signal: Arc::clone(&signal),

@@ -46,7 +46,6 @@ impl Bench {
         let dialer = Dialer {
             context: Arc::new(context),
             address,
-            pool: None,
             password: None,
             stats: Arc::clone(&stats),
             signal: Arc::clone(&signal),
