@@ -13,7 +13,7 @@ use smallvec::{SmallVec, smallvec};
 use super::client::node_stats::NodeReport;
 use super::client::send_error::SendError;
 use super::client::topology::RedisClient;
-use super::client::transport::{CallReply, NodeRequests, PendingCall, Transport};
+use super::client::transport::{CallReply, PendingCall, Transport};
 use super::multi_part::Parts;
 use super::multi_slot::{self, SlotGroup, SlotGroups};
 use super::node_scripts::{self, NodeScriptSwitch};
@@ -364,9 +364,6 @@ impl<T: Transport> Shared<T> {
     /// Returns the script calls that refund these receipts: one per hash slot, or several if one would
     /// be too much work.
     fn refund_calls(&self, receipts: &[Receipt], now: Option<Micros>) -> Vec<ScriptCall> {
-        if receipts.is_empty() {
-            return Vec::new();
-        }
         if !self.transport.is_cluster() {
             let pieces = split_by_work(receipts);
             return pieces.map(|piece| self.encoder.encode_refund(piece, now)).collect();
@@ -395,15 +392,17 @@ impl<T: Transport> Shared<T> {
 
     /// Refunds charges, and waits until they are refunded or lost.
     pub(super) async fn refund(&self, receipts: &[Receipt]) {
+        if receipts.is_empty() {
+            return;
+        }
         let now = match self.time_source {
             TimeSource::Server => None,
             TimeSource::Call => Some(Micros(self.latest.load(Ordering::Relaxed))),
         };
-        let calls: NodeRequests =
-            self.refund_calls(receipts, now).into_iter().map(NodeRequest::from).collect();
-        if !calls.is_empty() {
+        let calls = self.refund_calls(receipts, now).into_iter().map(NodeRequest::from).collect();
+        for refund in self.transport.submit(calls) {
             // Never resent: a lost refund only leaves the counter stricter.
-            let _lost = self.transport.send(calls).await;
+            let _lost = refund.await;
         }
     }
 }

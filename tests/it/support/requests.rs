@@ -12,7 +12,11 @@ pub async fn send(
     calls: impl IntoIterator<Item = ScriptCall>,
 ) -> Vec<Result<Value, SendError>> {
     let requests: NodeRequests = calls.into_iter().map(NodeRequest::from).collect();
-    transport.send(requests).await.into_iter().map(|reply| reply.map(value)).collect()
+    let mut replies = Vec::new();
+    for pending in transport.submit(requests) {
+        replies.push(pending.await.map(value));
+    }
+    replies
 }
 
 pub fn value(reply: CallReply) -> Value {

@@ -24,9 +24,6 @@ use crate::store::redis::script::reply::ScriptReply;
 /// Requests that are sent together. Usually there is only one, which is stored in place.
 pub type NodeRequests = SmallVec<[NodeRequest; 1]>;
 
-/// Replies to requests, one per request and in the same order.
-pub type Replies = SmallVec<[Result<CallReply, SendError>; 1]>;
-
 /// Reply to a [`NodeRequest`].
 #[derive(Clone, Debug)]
 pub enum CallReply {
@@ -161,18 +158,6 @@ pub trait Transport: Send + Sync + 'static {
     /// order. A request whose outcome is unknown is never sent twice. If the future of a request is
     /// dropped while the request is still queued, the request is not written.
     fn submit(&self, calls: NodeRequests) -> PendingCalls;
-
-    /// Sends requests to their nodes in parallel, and waits for all replies.
-    fn send(&self, calls: NodeRequests) -> impl Future<Output = Replies> + Send {
-        let pending = self.submit(calls);
-        async move {
-            let mut replies = Replies::new();
-            for reply in pending {
-                replies.push(reply.await);
-            }
-            replies
-        }
-    }
 
     /// Sends a script call at most once, in the background, and discards its reply. Drops the call
     /// if no connection accepts it. Used for refunds: if a refund is lost, the counter is too high
