@@ -1,5 +1,5 @@
-//! Plans calls whose counters are in several hash slots of a cluster: groups checks by slot, and
-//! combines the answers. `node_scripts` groups checks by node instead.
+//! Plans calls whose counters are in several hash slots of a cluster: groups checks by node or slot,
+//! and combines the answers.
 //!
 //! Each group is decided atomically. All groups are sent together. If one rejects the call, the charges
 //! in the others are refunded, using their receipts. No limit ever admits too many hits, but near a
@@ -7,9 +7,8 @@
 //! a group is not answered, the charges in the others are kept. The fallback then either admits the
 //! call or refunds those charges.
 //!
-//! No function here does I/O. Not here: sending the groups (`multi_part`).
-
-use std::collections::HashMap;
+//! No function here does I/O. Not here: sending the groups (`multi_part`), for which slots a node script
+//! is used (`node_scripts`).
 
 use smallvec::SmallVec;
 
@@ -30,64 +29,39 @@ pub(super) struct SlotGroup {
     pub(super) checks: SmallVec<[usize; 4]>,
 }
 
-impl SlotGroup {
-    /// Creates a group of one check. `check` is the index of the check in the call.
-    pub(super) fn new(slot: u16, check: usize) -> SlotGroup {
-        let checks = SmallVec::from_iter([check]);
-        SlotGroup { slot, spans_slots: false, is_by_node: false, checks }
-    }
-}
-
 pub(super) type SlotGroups = SmallVec<[SlotGroup; 4]>;
 
-/// Groups checks by the hash slot of their counters. The groups are in the order of their first
-/// check.
-pub(super) fn group_by_slot(checks: &[Check<'_>], slot: impl Fn(&Check<'_>) -> u16) -> SlotGroups {
-    let mut groups = SlotGroups::new();
-    let mut index = GroupIndex::default();
-    for (at, check) in checks.iter().enumerate() {
-        let slot = slot(check);
-        match index.find_or_add(slot, |place| groups.get(place).map(|group: &SlotGroup| group.slot))
-        {
-            Some(place) => groups[place].checks.push(at),
-            None => groups.push(SlotGroup::new(slot, at)),
+/// Groups checks by node, and those whose slot has no node by hash slot. The groups are in the order
+/// of their first check. `slots` are the indices of the checks in the call, and the hash slots of their
+/// counters. `node` returns the node that holds a slot, or `None` if no node script may be used for it.
+pub(super) fn group_checks(
+    slots: impl Iterator<Item = (usize, u16)>,
+    node: impl Fn(u16) -> Option<u16>,
+) -> SlotGroups {
+    let owner = |slot| node(slot).map_or(GroupOwner::Slot(slot), GroupOwner::Node);
+    // Sorted, because a call may have 2,048 checks, each in a slot of its own.
+    let mut owned: SmallVec<[(GroupOwner, usize, u16); 16]> =
+        slots.map(|(at, slot)| (owner(slot), at, slot)).collect();
+    owned.sort_unstable();
+    let groups = owned.chunk_by(|(one, ..), (next, ..)| one == next).map(|group| {
+        let (owner, _, slot) = group[0];
+        SlotGroup {
+            slot,
+            spans_slots: group.iter().any(|(_, _, other)| *other != slot),
+            is_by_node: matches!(owner, GroupOwner::Node(_)),
+            checks: group.iter().map(|(_, at, _)| *at).collect(),
         }
-    }
+    });
+    let mut groups: SlotGroups = groups.collect();
+    groups.sort_unstable_by_key(|group| group.checks[0]);
     groups
 }
 
-/// Maximum number of groups that are searched linearly, which is faster than hashing for so few
-/// groups.
-const LINEAR_SEARCH_MAX: usize = 16;
-
-/// Index of the groups of a call by hash slot or by node. A lookup takes constant time.
-#[derive(Debug, Default)]
-pub(super) struct GroupIndex {
-    positions: HashMap<u16, usize>,
-    group_count: usize,
-}
-
-impl GroupIndex {
-    /// Returns the position of a slot's group. If the slot has no group, adds one to the index and
-    /// returns `None`; the caller must then append that group to its list. `slot_at` returns the
-    /// slot of the group at a position.
-    pub(super) fn find_or_add(
-        &mut self,
-        slot: u16,
-        slot_at: impl Fn(usize) -> Option<u16>,
-    ) -> Option<usize> {
-        let searched = self.group_count.min(LINEAR_SEARCH_MAX);
-        let found = (0..searched)
-            .find(|place| slot_at(*place) == Some(slot))
-            .or_else(|| self.positions.get(&slot).copied());
-        if found.is_none() {
-            if self.group_count >= LINEAR_SEARCH_MAX {
-                self.positions.insert(slot, self.group_count);
-            }
-            self.group_count += 1;
-        }
-        found
-    }
+/// Node or hash slot that the counters of a group have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum GroupOwner {
+    Node(u16),
+    Slot(u16),
 }
 
 /// Returns the check as it is passed to the script for its hash slot.
@@ -149,11 +123,6 @@ mod tests {
         fixtures::take(identity, 1, limit)
     }
 
-    /// Returns a hash slot for tests: the counter's identity divided by 10.
-    fn slot_by_tens(check: &Check<'_>) -> u16 {
-        u16::try_from(check.key.identity / 10).unwrap()
-    }
-
     fn decided_answer(verdict: Verdict, charged: u64, available: u64) -> Answer {
         let (retry_after, reset_after) = (None, Micros::ZERO);
         let (hits, at, window) = (Hits(charged), Micros(1), Micros::ZERO);
@@ -169,31 +138,19 @@ mod tests {
 
     #[test]
     fn checks_of_one_slot_are_sent_together_in_the_calls_order() {
-        let limit = limit(9, Charge::Admitted);
-        let checks = [21, 11, 22, 31, 12].map(|identity| take(identity, &limit));
-        let groups = group_by_slot(&checks, slot_by_tens);
+        let slots = [2, 1, 2, 3, 1].into_iter().enumerate();
+        let groups = group_checks(slots, |_| None);
         assert_eq!(check_indices(&groups), [vec![0, 2], vec![1, 4], vec![3]]);
     }
 
     #[test]
-    fn grouping_compares_a_constant_number_of_slots_per_check() {
-        let compared = std::cell::Cell::new(0);
-        for count in [256_u16, 1_024, 2_048] {
-            compared.set(0);
-            let mut index = GroupIndex::default();
-            let slot_at = |place: usize| {
-                compared.set(compared.get() + 1);
-                u16::try_from(place).ok()
-            };
-            for slot in 0..count {
-                assert_eq!(index.find_or_add(slot, slot_at), None, "{slot} is new");
-            }
-            for slot in 0..count {
-                assert_eq!(index.find_or_add(slot, slot_at), Some(usize::from(slot)));
-            }
-            let most = 2 * usize::from(count) * LINEAR_SEARCH_MAX;
-            assert!(compared.get() <= most, "{} for {count} checks", compared.get());
-        }
+    fn checks_are_grouped_by_node_and_those_without_a_node_by_slot() {
+        let slots = [3, 1, 4, 3, 1].into_iter().enumerate();
+        // Slots 3 and 4 are on node 1, which is not slot 1.
+        let groups = group_checks(slots, |slot| (slot >= 3).then_some(1));
+        assert_eq!(check_indices(&groups), [vec![0, 2, 3], vec![1, 4]]);
+        let kinds = groups.iter().map(|group| (group.slot, group.spans_slots, group.is_by_node));
+        assert_eq!(kinds.collect::<Vec<_>>(), [(3, true, true), (1, false, false)]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Node scripts: Lua scripts that decide the checks of a call on one Redis Cluster node, across
-//! hash slots. Groups the checks by node, and decides for which slots a node script is used.
+//! hash slots. Decides for which slots a node script is used.
 //!
 //! Redis requires the declared keys of a script to be in one slot. A script that declares none may
 //! use every slot of its node, so one script call decides all checks on that node atomically. If a
@@ -12,15 +12,12 @@
 //! keep replying `not here` for slots that the intended node serves, and are turned off for
 //! [`SCRIPT_DISABLE_DURATION`].
 //!
-//! Not here: sending the script calls (`store`), their arguments (`script`).
+//! Not here: grouping the checks (`multi_slot`), sending the script calls (`store`), their arguments (`script`).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use smallvec::SmallVec;
-
-use super::multi_slot::{GroupIndex, SlotGroup, SlotGroups};
 use super::script::keys::SLOTS;
-use crate::domain::{Check, Micros};
+use crate::domain::Micros;
 
 /// Time in milliseconds for which a slot is excluded from node scripts after a `not here` reply to
 /// a call with keys in that slot. Moving a slot and refreshing the slot table take less time.
@@ -118,37 +115,6 @@ impl NodeScriptSwitch {
     }
 }
 
-/// Groups checks by cluster node. If `node` returns `None` for a check's slot, the check is grouped
-/// by slot instead. The groups are in the order of their first check.
-pub(super) fn group_by_node(
-    checks: &[Check<'_>],
-    slot: impl Fn(&Check<'_>) -> u16,
-    node: impl Fn(u16) -> Option<u16>,
-) -> SlotGroups {
-    let mut groups = SlotGroups::new();
-    let mut index = GroupIndex::default();
-    // The numbers of nodes follow those of slots.
-    let mut owners: SmallVec<[u16; 4]> = SmallVec::new();
-    for (at, check) in checks.iter().enumerate() {
-        let slot = slot(check);
-        let node = node(slot).and_then(|node| node.checked_add(SLOTS));
-        let owner = node.unwrap_or(slot);
-        match index.find_or_add(owner, |place| owners.get(place).copied()) {
-            Some(place) => {
-                let group = &mut groups[place];
-                group.spans_slots |= group.slot != slot;
-                group.checks.push(at);
-            }
-            None => {
-                owners.push(owner);
-                let is_by_node = node.is_some();
-                groups.push(SlotGroup { is_by_node, ..SlotGroup::new(slot, at) });
-            }
-        }
-    }
-    groups
-}
-
 /// Returns the time in milliseconds, truncated to 32 bits.
 fn millis_u32(now: Micros) -> u32 {
     (now.0 / 1_000) as u32
@@ -156,10 +122,7 @@ fn millis_u32(now: Micros) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::domain::fixtures;
 
     const NOW: Micros = Micros(1_763_668_123_456_789);
 
@@ -216,19 +179,5 @@ mod tests {
         let scripts = NodeScriptSwitch::new(false);
         assert!(!scripts.is_on(NOW));
         scripts.record_not_here([7].into_iter(), NOW);
-    }
-
-    #[test]
-    fn checks_are_grouped_by_node_and_those_without_a_node_by_slot() {
-        let limit = Arc::new(fixtures::fixed_window(9, Micros::SECOND));
-        let checks = [3, 1, 4, 3, 1].map(|slot| fixtures::take(slot, 1, &limit));
-        let slot = |check: &Check<'_>| u16::try_from(check.key.identity).unwrap();
-        // Slots 3 and 4 are on node 1, which is not slot 1.
-        let node = |slot: u16| (slot >= 3).then_some(1);
-        let groups = group_by_node(&checks, slot, node);
-        let indices: Vec<Vec<usize>> = groups.iter().map(|group| group.checks.to_vec()).collect();
-        assert_eq!(indices, [vec![0, 2, 3], vec![1, 4]]);
-        let kinds = groups.iter().map(|group| (group.spans_slots, group.is_by_node));
-        assert_eq!(kinds.collect::<Vec<_>>(), [(true, true), (false, false)]);
     }
 }

@@ -16,7 +16,7 @@ use super::client::topology::RedisClient;
 use super::client::transport::{CallReply, PendingCall, Transport};
 use super::multi_part::Parts;
 use super::multi_slot::{self, SlotGroup, SlotGroups};
-use super::node_scripts::{self, NodeScriptSwitch};
+use super::node_scripts::NodeScriptSwitch;
 use super::script;
 use super::script::arguments::{CallScope, Encoder};
 use super::script::call::{NodeRequest, SharedCall};
@@ -271,15 +271,12 @@ impl<T: Transport> Shared<T> {
 
     /// Groups the checks of a call by node or, where node scripts are off, by hash slot.
     pub(super) fn group_checks(&self, call: &Call<'_>) -> SlotGroups {
-        let slot = |check: &Check<'_>| keys::counter_slot(&check.key);
-        if !self.node_scripts.is_on(call.now) {
-            return multi_slot::group_by_slot(call.checks, slot);
-        }
-        let node = |slot| {
+        let slots = call.checks.iter().map(|check| keys::counter_slot(&check.key)).enumerate();
+        let is_on = self.node_scripts.is_on(call.now);
+        multi_slot::group_checks(slots, |slot| {
             let node = self.transport.node_of(slot);
-            node.filter(|_| self.node_scripts.allows(slot, call.now))
-        };
-        node_scripts::group_by_node(call.checks, slot, node)
+            node.filter(|_| is_on && self.node_scripts.allows(slot, call.now))
+        })
     }
 
     /// Returns whether a node replied that it does not hold every key. Records the reply in the
@@ -320,12 +317,7 @@ impl<T: Transport> Shared<T> {
     pub(super) fn group_missed_checks(&self, call: &Call<'_>, missed: &[usize]) -> SlotGroups {
         let slot = |at: &usize| keys::counter_slot(&call.checks[*at].key);
         self.node_scripts.record_not_here(missed.iter().map(slot), call.now);
-        let checks: SmallVec<[Check<'_>; 8]> = missed.iter().map(|at| call.checks[*at]).collect();
-        let mut groups = multi_slot::group_by_slot(&checks, |check| keys::counter_slot(&check.key));
-        for at in groups.iter_mut().flat_map(|group| &mut group.checks) {
-            *at = missed[*at];
-        }
-        groups
+        multi_slot::group_checks(missed.iter().map(|at| (*at, slot(at))), |_| None)
     }
 
     /// Decodes the reply to a request for these checks. Counts clamps and unreadable replies.
@@ -368,17 +360,15 @@ impl<T: Transport> Shared<T> {
             let pieces = split_by_work(receipts);
             return pieces.map(|piece| self.encoder.encode_refund(piece, now)).collect();
         }
-        let mut by_slot: SmallVec<[(u16, Vec<Receipt>); 4]> = SmallVec::new();
-        let mut index = multi_slot::GroupIndex::default();
-        for receipt in receipts {
-            let slot = keys::counter_slot(&receipt.key);
-            match index.find_or_add(slot, |place| by_slot.get(place).map(|(slot, _)| *slot)) {
-                Some(place) => by_slot[place].1.push(receipt.clone()),
-                None => by_slot.push((slot, vec![receipt.clone()])),
-            }
+        let slots = receipts.iter().map(|receipt| keys::counter_slot(&receipt.key)).enumerate();
+        let mut calls = Vec::new();
+        for group in multi_slot::group_checks(slots, |_| None) {
+            let receipts: Vec<Receipt> =
+                group.checks.iter().map(|at| receipts[*at].clone()).collect();
+            let pieces = split_by_work(&receipts);
+            calls.extend(pieces.map(|piece| self.encoder.encode_refund(piece, now)));
         }
-        let pieces = by_slot.iter().flat_map(|(_, receipts)| split_by_work(receipts));
-        pieces.map(|piece| self.encoder.encode_refund(piece, now)).collect()
+        calls
     }
 
     /// Refunds charges in the background. Never resent: a lost refund only leaves the counter
