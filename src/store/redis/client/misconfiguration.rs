@@ -4,6 +4,8 @@
 //! Runs in a separate task, and only for failures that are logged: at most once a minute for each
 //! kind of failure and node. Not here: connecting (`dialer`).
 
+use std::collections::HashMap;
+
 use redis::Value;
 
 use super::config::{Address, Auth, Password, TopologyConfig};
@@ -300,10 +302,13 @@ async fn query_master_names(
 ) -> Option<Vec<String>> {
     let mut command = redis::cmd("SENTINEL");
     command.arg("MASTERS");
-    let Value::Array(masters) = context.query(address, auth, &command).await.ok()? else {
-        return None;
-    };
-    let names = masters.into_iter().filter_map(master_name);
+    master_names(context.query(address, auth, &command).await.ok()?)
+}
+
+/// Reads a reply to SENTINEL MASTERS: a map for each master, in RESP2 a flat list.
+fn master_names(reply: Value) -> Option<Vec<String>> {
+    let masters: Vec<HashMap<String, String>> = redis::from_redis_value(reply).ok()?;
+    let names = masters.into_iter().filter_map(|mut master| master.remove("name"));
     Some(names.filter(|name| name.len() <= MASTER_NAME_BYTES_MAX).collect())
 }
 
@@ -334,22 +339,6 @@ fn advice_on_master(known: &[String], master: &str) -> Option<String> {
             shown.join(", ")
         ),
     })
-}
-
-/// Returns the name in an entry of the reply to SENTINEL MASTERS, or `None` if there is none. The
-/// entry is a map in RESP3, and a flat list of names and values in RESP2.
-fn master_name(entry: Value) -> Option<String> {
-    let text = |value: Value| redis::from_redis_value::<String>(value).ok();
-    match entry {
-        Value::Map(fields) => fields
-            .into_iter()
-            .find_map(|(name, value)| (text(name)? == "name").then_some(value).and_then(text)),
-        Value::Array(fields) => {
-            let mut fields = fields.into_iter();
-            (text(fields.next()?)? == "name").then(|| fields.next())?.and_then(text)
-        }
-        _ => None,
-    }
 }
 
 #[cfg(test)]
@@ -391,12 +380,14 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_master_is_read_from_a_map_and_from_a_list() {
+    fn the_names_of_masters_are_read_from_maps_and_from_lists() {
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let map = Value::Map(vec![(text("ip"), text("::1")), (text("name"), text("counters"))]);
-        assert_eq!(master_name(map).as_deref(), Some("counters"));
-        let list = Value::Array(vec![text("name"), text("counters"), text("ip"), text("::1")]);
-        assert_eq!(master_name(list).as_deref(), Some("counters"));
-        assert_eq!(master_name(Value::Nil), None);
+        let list = Value::Array(vec![text("name"), text("limits"), text("ip"), text("::1")]);
+        let long = Value::Map(vec![(text("name"), text(&"n".repeat(256)))]);
+        let nameless = Value::Map(vec![(text("ip"), text("::1"))]);
+        let names = master_names(Value::Array(vec![map, list, long, nameless]));
+        assert_eq!(names, Some(vec!["counters".to_owned(), "limits".to_owned()]));
+        assert_eq!(master_names(Value::Okay), None);
     }
 }

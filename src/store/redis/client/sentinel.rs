@@ -120,7 +120,7 @@ async fn query_sentinels(context: &ClientContext, auth: &Auth, name: &str) -> Vo
         sentinels.iter().map(|sentinel| context.query(sentinel, auth, &command)).collect();
     let mut votes = Votes::new();
     while let Some(reply) = queries.next().await {
-        let Some(address) = reply.ok().as_ref().and_then(master_address) else { continue };
+        let Some(address) = reply.ok().and_then(master_address) else { continue };
         let at = votes.iter().position(|(named, _)| *named == address).unwrap_or(votes.len());
         if at == votes.len() {
             votes.push((address, 0));
@@ -135,11 +135,8 @@ async fn query_sentinels(context: &ClientContext, auth: &Auth, name: &str) -> Vo
 
 /// Parses a reply to SENTINEL GET-MASTER-ADDR-BY-NAME. Returns `None` if the sentinel does not
 /// monitor the master or the reply is malformed.
-fn master_address(reply: &Value) -> Option<Address> {
-    let Value::Array(parts) = reply else { return None };
-    let [Value::BulkString(host), Value::BulkString(port)] = parts.as_slice() else { return None };
-    let host = String::from_utf8(host.clone()).ok()?;
-    let port = std::str::from_utf8(port).ok()?.parse().ok()?;
+fn master_address(reply: Value) -> Option<Address> {
+    let (host, port): (String, u16) = redis::from_redis_value(reply).ok()?;
     (!host.is_empty() && port != 0).then_some(Address::Tcp(host, port))
 }
 
@@ -179,10 +176,10 @@ mod tests {
         let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let reply = |host, port| Value::Array(vec![bulk(host), bulk(port)]);
         let expected = Address::Tcp("10.0.0.1".into(), 6379);
-        assert_eq!(master_address(&reply("10.0.0.1", "6379")), Some(expected));
+        assert_eq!(master_address(reply("10.0.0.1", "6379")), Some(expected));
         for (host, port) in [("", "6379"), ("10.0.0.1", "0"), ("10.0.0.1", "65536")] {
-            assert_eq!(master_address(&reply(host, port)), None, "{host}:{port}");
+            assert_eq!(master_address(reply(host, port)), None, "{host}:{port}");
         }
-        assert_eq!(master_address(&Value::Nil), None, "the sentinel does not know the master");
+        assert_eq!(master_address(Value::Nil), None, "the sentinel does not know the master");
     }
 }
