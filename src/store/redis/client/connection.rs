@@ -358,10 +358,8 @@ impl Connection {
                 self.record_error(kind, || reply_text(error.code(), error.details()));
             }
             let written = pipeline.cmd_iter().nth(at - 1).cloned().unwrap_or_default();
-            if let Some(command) = self.handle_error(reply, in_flight.unwritten(written)) {
-                self.load.add(1);
-                outstanding.pending.push_back(command);
-            }
+            let command = in_flight.unwritten(written);
+            self.handle_error(reply, command, &mut outstanding.pending);
         }
         if !shared.is_empty() {
             let reply = replies.by_ref().nth(shared.preceding_replies).unwrap_or_default();
@@ -388,33 +386,41 @@ impl Connection {
         self.dialer.context.log_failure(&self.dialer.address, kind, &text());
     }
 
-    /// Handles the error reply to a command. Returns the command if it must be resent. Otherwise,
-    /// passes the error to the caller of the command.
+    /// Handles the error reply to a command: queues it again if the server does not know its script,
+    /// and otherwise passes the error to the caller.
     fn handle_error(
         &self,
         reply: ErrorReply,
-        mut command: PendingCommand,
-    ) -> Option<PendingCommand> {
-        let stats = &self.stats;
-        let error = match reply {
-            ErrorReply::NoScript => {
-                stats.noscript.add(1);
-                if command.noscript_count < SCRIPT_RELOADS_MAX {
-                    command.noscript_count += 1;
-                    return Some(command);
-                }
-                self.record_error(FailureKind::Script, || FORGOTTEN_SCRIPT.to_owned());
-                SendError::not_executed(FailureKind::Script)
-            }
+        command: PendingCommand,
+        pending: &mut VecDeque<PendingCommand>,
+    ) {
+        match reply {
+            ErrorReply::NoScript => self.reload([command], pending),
             ErrorReply::Redirect(redirect) => {
-                stats.record_redirect(&redirect);
+                self.stats.record_redirect(&redirect);
                 command.redirect(redirect);
-                return None;
             }
-            ErrorReply::Failed(error) => error,
-        };
-        command.complete(CommandReply::Failed(error));
-        None
+            ErrorReply::Failed(error) => command.complete(CommandReply::Failed(error)),
+        }
+    }
+
+    /// Queues the calls of one script call again, because the server does not know the script.
+    pub(super) fn reload(
+        &self,
+        commands: impl IntoIterator<Item = PendingCommand>,
+        pending: &mut VecDeque<PendingCommand>,
+    ) {
+        self.stats.noscript.add(1);
+        for mut command in commands {
+            if command.noscript_count < SCRIPT_RELOADS_MAX {
+                command.noscript_count += 1;
+                self.load.add(1);
+                pending.push_back(command);
+            } else {
+                self.record_error(FailureKind::Script, || FORGOTTEN_SCRIPT.to_owned());
+                command.reject(FailureKind::Script);
+            }
+        }
     }
 }
 

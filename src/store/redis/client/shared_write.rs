@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use redis::{Pipeline, Value};
 
 use super::connection_state::Connection;
-use super::error_reply::{ErrorReply, FORGOTTEN_SCRIPT, failure_kind, reply_text};
-use super::pending_command::{PendingCommand, SCRIPT_RELOADS_MAX};
+use super::error_reply::{ErrorReply, failure_kind, reply_text};
+use super::pending_command::PendingCommand;
 use super::reply_slot::CommandReply;
 use super::send_error::SendError;
 use crate::domain::FailureKind;
@@ -172,21 +172,5 @@ impl Connection {
         let (Some(kind), Some(code)) = (lost, error_code) else { return None };
         self.record_error(kind, || format!("{code}: a counter was not written"));
         Some((kind, not_written))
-    }
-
-    /// Queues calls again whose script the server does not know.
-    fn reload(&self, commands: Vec<PendingCommand>, pending: &mut VecDeque<PendingCommand>) {
-        self.stats.noscript.add(1);
-        for mut command in commands.into_iter().rev() {
-            if command.noscript_count < SCRIPT_RELOADS_MAX {
-                command.noscript_count += 1;
-                self.load.add(1);
-                pending.push_front(command);
-            } else {
-                self.record_error(FailureKind::Script, || FORGOTTEN_SCRIPT.to_owned());
-                let error = SendError::not_executed(FailureKind::Script);
-                command.complete(CommandReply::Failed(error));
-            }
-        }
     }
 }
