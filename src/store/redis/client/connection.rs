@@ -425,6 +425,7 @@ impl Connection {
 }
 
 /// Commands that a connection has removed from its queue and that have no reply yet.
+#[derive(Default)]
 pub(super) struct OutstandingCommands {
     /// Commands that have not been written to the connection yet.
     pub(super) pending: VecDeque<PendingCommand>,
@@ -432,16 +433,6 @@ pub(super) struct OutstandingCommands {
     in_flight: usize,
     /// Times at which the batches in flight were written, oldest first.
     sent: VecDeque<Micros>,
-}
-
-impl Default for OutstandingCommands {
-    fn default() -> Self {
-        OutstandingCommands {
-            pending: VecDeque::with_capacity(WRITE_COMMANDS_MAX),
-            in_flight: 0,
-            sent: VecDeque::with_capacity(BATCHES_IN_FLIGHT_MAX),
-        }
-    }
 }
 
 impl OutstandingCommands {
