@@ -47,7 +47,7 @@
 //! exceeds C and falls by l each microsecond.
 
 use super::step::Step;
-use crate::domain::{Bucket, Charge, ChargeRecord, Hits, Micros, Op, Outcome, Refill, Verdict};
+use crate::domain::{Bucket, Charge, ChargeRecord, Hits, Micros, Op, Outcome, Refill};
 
 /// Maximum excess of stored debt over the bucket's maximum debt, as refill time: 1 s. A larger
 /// excess means that the debt was stored by a clock that ran ahead, or before the capacity was
@@ -137,7 +137,6 @@ pub fn apply(
     }
     // Under `Charge::Always` the wait was computed after the charge and is never 0, because a
     // charge only raises the debt.
-    let passes = wait == Some(0);
     let shown = match op {
         // What the next peek will make of the debt.
         Op::Refund { .. } => credits.clamp(debt, credits.cap).0,
@@ -145,11 +144,7 @@ pub fn apply(
     };
     Step {
         outcome: Outcome {
-            verdict: if passes { Verdict::Pass } else { Verdict::Refuse },
             charged: Hits(charged),
-            available: Hits(credits.available(shown)),
-            held: Hits::ZERO,
-            retry_after: wait.filter(|wait| *wait > 0).map(Micros),
             reset_after: Micros(shown.ceil_micros()),
             taken: (charged > 0).then_some(ChargeRecord {
                 hits: Hits(charged),
@@ -157,6 +152,7 @@ pub fn apply(
                 window: Micros::ZERO,
                 entry: 0,
             }),
+            ..Outcome::after(wait.map(Micros), Hits(credits.available(shown)))
         },
         write: (clamped || debt != read).then(|| debt.to_state(now)),
         stepped_back: clamped,

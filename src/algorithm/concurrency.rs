@@ -17,7 +17,7 @@
 //! expired counters (`store`).
 
 use super::step::Step;
-use crate::domain::{ChargeRecord, Concurrency, Hits, Holder, Micros, Op, Outcome, Verdict};
+use crate::domain::{ChargeRecord, Concurrency, Hits, Holder, Micros, Op, Outcome};
 
 /// Stored state of a concurrency limit: the lease of each slot holder, sorted by the time at which
 /// the leases end.
@@ -161,13 +161,10 @@ pub fn apply(
     let last = after.leases.last().map(|lease| lease.until);
     Step {
         outcome: Outcome {
-            verdict: if wait == Some(Micros::ZERO) { Verdict::Pass } else { Verdict::Refuse },
             charged,
-            available: Hits(limit.slots.0.saturating_sub(after.in_flight())),
-            held: Hits::ZERO,
-            retry_after: wait.filter(|wait| *wait > Micros::ZERO),
             reset_after: last.map_or(Micros::ZERO, |until| until.saturating_sub(now)),
             taken,
+            ..Outcome::after(wait, Hits(limit.slots.0.saturating_sub(after.in_flight())))
         },
         write: write.then_some(after),
         stepped_back: clamped,
@@ -208,6 +205,7 @@ pub fn expires_at(state: &State) -> Micros {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::Verdict;
 
     const NOW: u64 = 5_000_000;
 

@@ -21,7 +21,7 @@
 use std::collections::VecDeque;
 
 use super::step::Step;
-use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingLog, Verdict};
+use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingLog};
 
 /// Stored state of a sliding log: its entries, oldest first. Some may have expired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -191,13 +191,10 @@ pub fn apply(
     let newest = log.entries.back().map(|entry| entry.at.saturating_add(limit.length));
     Step {
         outcome: Outcome {
-            verdict: if wait == Some(Micros::ZERO) { Verdict::Pass } else { Verdict::Refuse },
             charged: taken.map_or(Hits::ZERO, |taken: ChargeRecord| taken.hits),
-            available: Hits(limit.hits.0.saturating_sub(log.hits())),
-            held: Hits::ZERO,
-            retry_after: wait.filter(|wait| *wait > Micros::ZERO),
             reset_after: newest.map_or(Micros::ZERO, |end| end.saturating_sub(now)),
             taken,
+            ..Outcome::after(wait, Hits(limit.hits.0.saturating_sub(log.hits())))
         },
         write: write.then_some(log),
         stepped_back,
@@ -261,6 +258,7 @@ pub fn expires_at(state: &State, limit: &SlidingLog) -> Micros {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::Verdict;
 
     fn limit(hits: u64) -> SlidingLog {
         SlidingLog { hits: Hits(hits), length: Micros::SECOND }

@@ -30,7 +30,7 @@
 //! Not here: calls with several checks, removal of expired counters (`store`).
 
 use super::step::Step;
-use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingWindow, Verdict};
+use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingWindow};
 
 /// Integer bound for exact arithmetic in Lua: 2^53. Doubles, Lua's only number type, represent
 /// every integer up to this bound exactly.
@@ -99,15 +99,10 @@ pub fn apply(
             }
         }
     }
-    let passes = wait == Some(Micros::ZERO);
     let changed = (after.prev, after.cur) != (view.prev, view.cur);
     Step {
         outcome: Outcome {
-            verdict: if passes { Verdict::Pass } else { Verdict::Refuse },
             charged: Hits(charged),
-            available: Hits(after.available(limit)),
-            held: Hits::ZERO,
-            retry_after: wait.filter(|wait| *wait > Micros::ZERO),
             reset_after: after.reset_after(limit).saturating_sub(now),
             taken: (charged > 0).then_some(ChargeRecord {
                 hits: Hits(charged),
@@ -115,6 +110,7 @@ pub fn apply(
                 window: view.start,
                 entry: 0,
             }),
+            ..Outcome::after(wait, Hits(after.available(limit)))
         },
         write: (changed || view.clamped).then(|| State {
             start: after.start,
@@ -240,6 +236,7 @@ fn saturate(count: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::Verdict;
 
     const T0: u64 = 1_800_014_400_000_000;
 

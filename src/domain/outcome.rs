@@ -59,15 +59,17 @@ impl Outcome {
     /// Returns a refusal that is not based on any counter: no hits are available until `wait` has
     /// passed.
     pub fn refuse_for(wait: Micros) -> Outcome {
-        Outcome {
-            verdict: Verdict::Refuse,
-            charged: Hits::ZERO,
-            available: Hits::ZERO,
-            held: Hits::ZERO,
-            retry_after: Some(wait),
-            reset_after: wait,
-            taken: None,
-        }
+        let (verdict, retry_after) = (Verdict::Refuse, Some(wait));
+        Outcome { verdict, retry_after, reset_after: wait, ..Outcome::pass(Hits::ZERO) }
+    }
+
+    /// Returns the outcome of a check that passes after `wait`: now if it is zero, never if it is
+    /// `None`. Charges nothing, and reports `available` hits.
+    pub fn after(wait: Option<Micros>, available: Hits) -> Outcome {
+        let passes = wait == Some(Micros::ZERO);
+        let verdict = if passes { Verdict::Pass } else { Verdict::Refuse };
+        let retry_after = wait.filter(|_| !passes);
+        Outcome { verdict, retry_after, ..Outcome::pass(available) }
     }
 
     /// Returns this outcome with its charge refunded. `capacity` is the maximum number of

@@ -17,7 +17,6 @@ use std::sync::{Arc, MutexGuard};
 
 use crate::domain::{
     Algorithm, ChargeRecord, Check, CounterKey, Hits, Limit, Lock, Micros, Outcome, Receipt,
-    Verdict,
 };
 
 /// Time for which a lot lasts at the counter's current rate: 50 ms. Each hot counter causes about
@@ -240,13 +239,10 @@ impl PrepaidLots {
         let available =
             account.store_available.0.saturating_add(account.spendable_hits(session, now));
         let outcome = Outcome {
-            verdict: Verdict::Pass,
             charged: cost,
-            available: Hits(available).min(check.limit.capacity()),
-            held: Hits::ZERO,
-            retry_after: None,
             reset_after: account.reset_at.saturating_sub(now),
             taken: Some(taken),
+            ..Outcome::pass(Hits(available).min(check.limit.capacity()))
         };
         SpendResult::Spent(id, outcome)
     }

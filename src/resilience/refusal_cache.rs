@@ -299,15 +299,9 @@ impl RefusalCache {
             last_expiry.fetch_max(refusal.expires_at.0, Ordering::Relaxed);
             return None;
         }
-        Some(Outcome {
-            verdict: Verdict::Refuse,
-            charged: Hits::ZERO,
-            available: refusal.available,
-            held: Hits::ZERO,
-            retry_after: Some(refusal.retry_at.saturating_sub(now)),
-            reset_after: refusal.reset_at.saturating_sub(now),
-            taken: None,
-        })
+        let refused = Outcome::refuse_for(refusal.retry_at.saturating_sub(now));
+        let reset_after = refusal.reset_at.saturating_sub(now);
+        Some(Outcome { available: refusal.available, reset_after, ..refused })
     }
 
     /// Caches a refusal, unless it does not predict the result of the next call.

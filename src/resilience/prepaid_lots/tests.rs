@@ -1,6 +1,7 @@
 //! Tests of the table of prepaid hits, with a fixed window in place of the store.
 
 use super::*;
+use crate::domain::Verdict;
 use crate::domain::fixtures::{fixed_window, take};
 
 const WINDOW_MICROS: u64 = 1_000_000;
