@@ -10,7 +10,6 @@ use super::any_store::AnyStore;
 use super::error::ConfigError;
 use crate::clock::Clock;
 use crate::policy::Secret;
-use crate::resilience::deadline::BUDGET_DEFAULT;
 use crate::resilience::stack::StackConfig;
 use crate::store::redis::client::config::{
     Address, Auth, MonotonicClock, Password, RedisConfig, TopologyConfig,
@@ -54,8 +53,7 @@ const REPLICAS_RANGE: RangeInclusive<u32> = 1..=10_000;
 pub struct RedisOptions {
     client: RedisConfig,
     key_prefix: String,
-    budget: Duration,
-    replicas: u32,
+    stack: StackConfig,
 }
 
 impl RedisOptions {
@@ -90,8 +88,7 @@ impl RedisOptions {
         RedisOptions {
             client: RedisConfig { topology, addresses, ..RedisConfig::default() },
             key_prefix: String::new(),
-            budget: BUDGET_DEFAULT,
-            replicas: 1,
+            stack: StackConfig::default(),
         }
     }
 
@@ -163,14 +160,16 @@ impl RedisOptions {
 
     /// Sets the maximum time that a call waits for Redis, from 1 ms to 60 s (default 100 ms). The
     /// timer has a resolution of 1 ms.
-    pub fn budget(self, budget: Duration) -> RedisOptions {
-        RedisOptions { budget, ..self }
+    pub fn budget(mut self, budget: Duration) -> RedisOptions {
+        self.stack.budget = budget;
+        self
     }
 
     /// Sets the number of processes that share the limits, from 1 to 10,000 (default 1). While
     /// Redis does not reply, each process enforces its share of every limit.
-    pub fn replicas(self, replicas: u32) -> RedisOptions {
-        RedisOptions { replicas, ..self }
+    pub fn replicas(mut self, replicas: u32) -> RedisOptions {
+        self.stack.replicas = replicas;
+        self
     }
 
     /// Validates the options, starts connecting to Redis in the background, and returns the store.
@@ -184,14 +183,14 @@ impl RedisOptions {
         keys_max: usize,
         clock: Clock,
     ) -> Result<AnyStore, ConfigError> {
-        if !BUDGET_RANGE.contains(&self.budget) {
+        let stack = self.stack;
+        if !BUDGET_RANGE.contains(&stack.budget) {
             return Err(ConfigError::Option("budget: must be from 1 ms to 60 s".to_owned()));
         }
-        if !REPLICAS_RANGE.contains(&self.replicas) {
+        if !REPLICAS_RANGE.contains(&stack.replicas) {
             return Err(ConfigError::Option("replicas: must be from 1 to 10000".to_owned()));
         }
-        let RedisConfig { topology, addresses, auth, tls, db, .. } = self.client.clone();
-        if db != 0 && matches!(topology, TopologyConfig::Cluster) {
+        if self.client.db != 0 && matches!(self.client.topology, TopologyConfig::Cluster) {
             return Err(ConfigError::Option("database: a cluster has database 0 only".to_owned()));
         }
         let prefix = Prefix::new(&self.key_prefix)
@@ -200,18 +199,11 @@ impl RedisOptions {
             return Err(ConfigError::NoRuntime);
         }
         let client = RedisConfig {
-            topology,
-            addresses,
-            auth,
-            tls,
-            db,
             prefix,
             meta: key_format(&secret.fingerprint()),
             breaker_clock: Some(MonotonicClock::new(|| Clock::System.monotonic_now())),
-            ..RedisConfig::with_budget(self.budget)
+            ..self.client.clone().with_budget(stack.budget)
         };
-        let stack =
-            StackConfig { budget: self.budget, replicas: self.replicas, refusal_cache: true };
         let opened = AnyStore::open_redis(client, stack, keys_max, clock);
         opened.map_err(|error| ConfigError::Option(error.to_string()))
     }

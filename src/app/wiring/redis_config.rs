@@ -57,7 +57,7 @@ pub(crate) fn redis_config(
         worker_runtimes,
         // Every 10 s, so that each scrape, usually every 15 s, finds new values.
         info_interval: Some(settings.test_info_poll),
-        ..RedisConfig::with_budget(settings.redis_budget)
+        ..RedisConfig::default().with_budget(settings.redis_budget)
     })
 }
 

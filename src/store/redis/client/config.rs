@@ -205,10 +205,10 @@ impl fmt::Debug for MonotonicClock {
 }
 
 impl RedisConfig {
-    /// Returns the default configuration for calls that wait at most `budget` for Redis. The reply
-    /// timeout is raised to at least twice `budget`, and `silence_max` is raised to at least half
-    /// of `budget`.
-    pub fn with_budget(budget: Duration) -> Self {
+    /// Returns this configuration for calls that wait at most `budget` for Redis: with a reply timeout
+    /// of at least twice `budget`, and a `silence_max` of at least half of it.
+    #[must_use]
+    pub fn with_budget(self, budget: Duration) -> Self {
         RedisConfig {
             // At least twice the budget of a call, so that a slow call does not close the
             // connection.
@@ -216,7 +216,7 @@ impl RedisConfig {
             // The default is half of the default budget. With a larger budget, a node may also stay
             // silent for longer.
             silence_max: SILENCE_MAX.max(budget / 2),
-            ..RedisConfig::default()
+            ..self
         }
     }
 }
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn a_large_budget_raises_the_reply_timeout_and_the_permitted_silence() {
         let millis = |budget| {
-            let config = RedisConfig::with_budget(Duration::from_millis(budget));
+            let config = RedisConfig::default().with_budget(Duration::from_millis(budget));
             (config.reply_timeout.as_millis(), config.silence_max.as_millis())
         };
         assert_eq!(millis(100), (250, 50));
