@@ -171,40 +171,37 @@ impl NodeBreaker {
 }
 
 impl CallTracker {
-    fn elapsed(&self) -> Micros {
-        self.breaker.clock.now().saturating_sub(self.sent)
-    }
-
-    /// Adds the time that the caller waited to the node's statistics, and returns that time.
-    fn record_wait(&self) -> Micros {
-        let waited = self.elapsed();
-        self.breaker.stats.wait_times.record(waited.0);
-        waited
-    }
-
-    /// Records the result of the call, in the node's statistics and in the call's trace.
+    /// Records the reply to the call.
     pub(crate) fn report(mut self, reply: &CommandReply) {
         self.reported = true;
-        let address = &self.breaker.address;
-        let error = match reply {
+        self.record(match reply {
             CommandReply::Value(_)
             | CommandReply::Decided(_)
             | CommandReply::NotHere
             | CommandReply::Redirect(..) => None,
             CommandReply::Failed(SendError { kind, .. }) => Some(*kind),
-        };
-        let waited = match error {
-            // Rejected on our side: nobody waited for the node.
+        });
+    }
+
+    /// Records how long the caller waited, in the node's statistics and in the call's trace.
+    fn record(&self, error: Option<FailureKind>) {
+        let waited = self.breaker.clock.now().saturating_sub(self.sent);
+        // Rejected on our side: nobody waited for the node.
+        let is_unsent = matches!(
+            error,
             Some(
                 FailureKind::NotConnected
-                | FailureKind::QueueFull
-                | FailureKind::Overload
-                | FailureKind::BreakerOpen,
-            ) => self.elapsed(),
-            Some(_) | None => self.record_wait(),
-        };
+                    | FailureKind::QueueFull
+                    | FailureKind::Overload
+                    | FailureKind::BreakerOpen
+            )
+        );
+        if !is_unsent {
+            self.breaker.stats.wait_times.record(waited.0);
+        }
         current_trace::record(|trace| {
-            trace.record_node_call(address, waited, error.map(FailureKind::as_str));
+            let error = error.map(FailureKind::as_str);
+            trace.record_node_call(&self.breaker.address, waited, error);
         });
     }
 }
@@ -213,14 +210,7 @@ impl Drop for CallTracker {
     fn drop(&mut self) {
         // Otherwise the slowest calls would be missing from the statistics.
         if !self.reported {
-            let waited = self.record_wait();
-            current_trace::record(|trace| {
-                trace.record_node_call(
-                    &self.breaker.address,
-                    waited,
-                    Some(FailureKind::TimedOut.as_str()),
-                );
-            });
+            self.record(Some(FailureKind::TimedOut));
         }
     }
 }
