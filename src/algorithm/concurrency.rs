@@ -36,19 +36,9 @@ struct Lease {
 }
 
 impl State {
-    /// Returns the number of slot holders, including those whose lease has expired.
-    pub fn len(&self) -> usize {
-        self.leases.len()
-    }
-
     /// Returns the heap memory used by the list of leases, in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.leases.capacity() * size_of::<Lease>()
-    }
-
-    /// Returns whether the state has no slot holders, not even ones whose lease has expired.
-    pub fn is_empty(&self) -> bool {
-        self.leases.is_empty()
     }
 
     fn in_flight(&self) -> u64 {
@@ -235,7 +225,7 @@ mod tests {
         let one = apply_at(None, TAKE, 1, NOW).write;
         assert_eq!(apply_at(one.as_ref(), RELEASE, 0, NOW).write, None, "no holder");
         assert_eq!(apply_at(one.as_ref(), RELEASE, 2, NOW).write, None);
-        assert!(apply_at(one.as_ref(), RELEASE, 1, NOW).write.unwrap().is_empty());
+        assert!(apply_at(one.as_ref(), RELEASE, 1, NOW).write.unwrap().leases.is_empty());
     }
 
     #[test]

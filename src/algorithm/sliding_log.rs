@@ -49,16 +49,6 @@ impl LogEntry {
 }
 
 impl State {
-    /// Returns the number of stored entries, including expired ones.
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Returns whether the log has no entries, not even expired ones.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
     fn hits(&self) -> u64 {
         self.entries.iter().map(|entry| u64::from(entry.hits)).sum()
     }
@@ -272,7 +262,7 @@ mod tests {
     fn two_hits_in_one_microsecond_are_two_entries() {
         let first = take(None, 2, 1, 5_000_000);
         let second = take(first.write.as_ref(), 2, 1, 5_000_000);
-        assert_eq!(second.write.as_ref().map(State::len), Some(2));
+        assert_eq!(second.write.as_ref().map(|log| log.entries.len()), Some(2));
         assert_eq!(take(second.write.as_ref(), 2, 1, 5_000_000).outcome.verdict, Verdict::Refuse);
     }
 

@@ -92,13 +92,8 @@ impl Packed {
     }
 
     /// Returns the number of values.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.values
-    }
-
-    /// Returns whether there are no values.
-    pub fn is_empty(&self) -> bool {
-        self.values == 0
     }
 
     /// Returns the encoded bytes.
