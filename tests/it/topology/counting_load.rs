@@ -20,7 +20,7 @@ use tidegate::resilience::stack::{Stack, StackConfig};
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{Address, RedisConfig, TopologyConfig};
-use tidegate::store::redis::client::node_stats::{Counter, NodeStats};
+use tidegate::store::redis::client::node_stats::{Counter, NodeReport, NodeStats};
 use tidegate::store::redis::client::send_error::SendError;
 use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::script::keys::Prefix;
@@ -92,6 +92,12 @@ pub async fn count_one(connections: &RedisClient, key: &str) -> Result<Value, Se
 /// A counter's value, summed over the nodes.
 pub fn total(connections: &RedisClient, of: impl Fn(&NodeStats) -> &Counter) -> u64 {
     connections.report().iter().map(|node| of(&node.stats).get()).sum()
+}
+
+/// Number of redirects by nodes that were reported earlier. A master that gives away its last slot
+/// becomes a replica, and is not reported any more.
+pub fn redirects(nodes: &[NodeReport]) -> u64 {
+    nodes.iter().map(|node| node.stats.moved.get() + node.stats.ask.get()).sum()
 }
 
 /// A caller's time limit: far above a round trip on a busy machine, so only a fault makes an outcome

@@ -19,7 +19,7 @@ use tidegate::store::redis::script::keys::Prefix;
 use tidegate::store::redis::store::TimeSource;
 use tokio::task::JoinSet;
 
-use super::counting_load::{config, open, total};
+use super::counting_load::{config, open, redirects};
 use crate::support::acl;
 use crate::support::heavy;
 use crate::support::limits::{HOUR, bucket, key, window};
@@ -159,6 +159,7 @@ async fn a_full_reshard_under_load(node_scripts: bool) {
     }
     until("calls are made", || callers.calls.load(SeqCst) > 200).await;
     let before = callers.calls.load(SeqCst);
+    let nodes = callers.store.transport().report();
     cluster.reshard(1, 2).await;
     let during = callers.calls.load(SeqCst) - before;
     until("the calls are made", || callers.calls.load(SeqCst) >= CALLS).await;
@@ -167,8 +168,7 @@ async fn a_full_reshard_under_load(node_scripts: bool) {
 
     let stats = callers.store.stats();
     let [node_calls, not_here] = [&stats.node_calls, &stats.not_here].map(|of| of.load(SeqCst));
-    let connections = callers.store.transport();
-    let redirected = total(connections, |node| &node.moved) + total(connections, |node| &node.ask);
+    let redirected = redirects(&nodes);
     let unknown: u64 = callers.known.iter().map(|known| known.unknown.load(SeqCst)).sum();
     println!(
         "{} calls, {during} of them during the reshard, {node_calls} scripts for nodes, {not_here} \
