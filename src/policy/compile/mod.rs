@@ -36,7 +36,7 @@ use crate::policy::syntax::document::Document;
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{Fields, Reader};
 use crate::policy::syntax::resource::Resource;
-use crate::policy::words::Word;
+use crate::domain::NamedEnum;
 
 /// Result of compiling policy files.
 #[derive(Debug)]
@@ -344,7 +344,7 @@ fn read_setting<'d, T: PartialEq>(
 }
 
 /// Reads a domain-wide setting whose value is one of several words.
-fn read_word_setting<T: Word + PartialEq>(
+fn read_word_setting<T: NamedEnum + PartialEq>(
     files: &mut [PolicyFile<'_>],
     group: &[usize],
     key: &Key,

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use super::limit_context::{LimitContext, limit_id, report_bounds_error};
 use super::limit_parameters::{DEFAULT_LEASE_SECS, RawLimit};
 use super::{soft_limit, tiers};
-use crate::domain::{Anchor, Calendar, Charge, Micros, Rate, Reserve, Unit};
+use crate::domain::{Anchor, Calendar, Charge, Micros, NamedEnum as _, Rate, Reserve, Unit};
 use crate::policy::compiled_policy::{LimitSpec, TierMethod};
 use crate::policy::diagnostic::{DiagnosticKind, PathStep, Target, quoted, to_u32};
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
 use crate::policy::time_zone;
-use crate::policy::words::{AlgorithmName, Align, Prepay, Word as _};
+use crate::policy::words::{AlgorithmName, Align, Prepay};
 
 /// Compiled `rate_limit` or entry of `rate_limits`. `limit` is `None` if the key `unlimited` is
 /// true.
@@ -120,7 +120,7 @@ fn check_unlimited_conflicts<'d>(
 ) -> Result<(), ErrorReported> {
     let mut reported = Ok(());
     let unit = reader.read_string(fields, &keywords::UNIT)?;
-    if unit.is_some_and(|unit| Unit::from_word(&unit, true).is_some()) {
+    if unit.is_some_and(|unit| Unit::from_name(&unit, true).is_some()) {
         let message = match fields.is_set(&keywords::REQUESTS_PER_UNIT) {
             true => {
                 "`unit` and `requests_per_unit` have no effect with `unlimited`; remove `unlimited` \
