@@ -12,7 +12,7 @@ use super::{soft_limit, tiers};
 use crate::domain::{Anchor, Calendar, Charge, Micros, NamedEnum as _, Rate, Reserve, Unit};
 use crate::policy::compiled_policy::{LimitSpec, TierMethod};
 use crate::policy::diagnostic::{DiagnosticKind, PathStep, Target, quoted, to_u32};
-use crate::policy::syntax::keywords::{self, Key};
+use crate::policy::syntax::keywords::{self, Key, Level};
 use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
 use crate::policy::time_zone;
 use crate::policy::words::{AlgorithmName, Align, Prepay};
@@ -27,25 +27,13 @@ pub(crate) struct RateLimit {
     pub(crate) limit: Option<LimitSpec>,
 }
 
-/// Keys that configure counting and therefore conflict with `unlimited`.
-const COUNTING_KEYS: [Key; 17] = [
-    keywords::UNIT_MULTIPLIER,
-    keywords::ALGORITHM,
-    keywords::BURST,
-    keywords::COST,
-    keywords::CHARGE,
-    keywords::RULE_FAILURE,
-    keywords::PER,
-    keywords::PREPAY,
-    keywords::RESERVE,
-    keywords::ALIGN,
-    keywords::TIME_ZONE,
-    keywords::ANCHOR,
-    keywords::LEASE,
-    keywords::MARK,
-    keywords::LOG_NEAR,
-    keywords::BLOCK,
-    keywords::TIERS,
+/// Keys that an unlimited `rate_limit` can have. The others configure counting.
+const UNLIMITED_KEYS: [Key; 5] = [
+    keywords::UNIT,
+    keywords::REQUESTS_PER_UNIT,
+    keywords::UNLIMITED,
+    keywords::NAME,
+    keywords::REPLACES,
 ];
 
 /// Reads a `rate_limit` or an entry of `rate_limits`. Reports keys that conflict.
@@ -135,7 +123,8 @@ fn check_unlimited_conflicts<'d>(
             reader.report(Target::Key, DiagnosticKind::Conflict, message)
         }));
     }
-    for key in COUNTING_KEYS.iter().filter(|key| fields.is_set(key)) {
+    let counting = Level::RateLimit.keys().filter(|key| !UNLIMITED_KEYS.contains(key));
+    for key in counting.filter(|key| fields.is_set(key)) {
         let message =
             format!("`{}` has no effect with `unlimited`; remove one of the two", key.name);
         reported = Err(reader.report_key(key, DiagnosticKind::Conflict, message));
