@@ -84,18 +84,15 @@ fn read_replaces<'d>(
 ) -> Result<Box<[Box<str>]>, ErrorReported> {
     let names = reader.for_each(fields, &keywords::REPLACES, |reader, _, entry| {
         let name = reader.read_string(entry, &keywords::REPLACED_NAME)?;
-        match name.filter(|name| !name.is_empty()) {
-            Some(name) if name == limit_name => {
-                let message = "a limit cannot replace itself; name another one";
-                let (key, kind) = (&keywords::REPLACED_NAME, DiagnosticKind::Conflict);
-                Err(reader.report_key(key, kind, message))
-            }
-            Some(name) => Ok(name.into_boxed_str()),
-            None => {
-                let message = "an entry of `replaces` needs `name: LIMIT`";
-                Err(reader.report(Target::Value, DiagnosticKind::Missing, message))
-            }
+        let name = name.filter(|name| !name.is_empty());
+        let message = "an entry of `replaces` needs `name: LIMIT`";
+        let name = reader.require(name, Target::Value, message)?;
+        if name == limit_name {
+            let message = "a limit cannot replace itself; name another one";
+            let (key, kind) = (&keywords::REPLACED_NAME, DiagnosticKind::Conflict);
+            return Err(reader.report_key(key, kind, message));
         }
+        Ok(name.into_boxed_str())
     })?;
     Ok(names.unwrap_or_default().into())
 }
@@ -249,14 +246,10 @@ fn read_raw_limit<'d>(
 
 fn read_reserve<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> ReadResult<Reserve> {
     let ttl = reader.read_map(fields, &keywords::RESERVE, |reader, fields| {
-        match reader.read_number(fields, &keywords::RESERVE_TTL)? {
-            Some(ttl) => Ok(Reserve::from_secs(to_u32(ttl))),
-            None => {
-                let message = "`reserve` needs `ttl`, the seconds after which a hold ends; write \
-                               `reserve: {ttl: 60}`";
-                Err(reader.report(Target::Value, DiagnosticKind::Missing, message))
-            }
-        }
+        let ttl = reader.read_number(fields, &keywords::RESERVE_TTL)?;
+        let message = "`reserve` needs `ttl`, the seconds after which a hold ends; write `reserve: \
+                       {ttl: 60}`";
+        reader.require(ttl, Target::Value, message).map(|ttl| Reserve::from_secs(to_u32(ttl)))
     })?;
     Ok(ttl.flatten())
 }
