@@ -170,11 +170,8 @@ fn check_total_size(sources: &[&Source], options: &Options, errors: &mut Vec<Dia
 
 fn sort_by_position(mut errors: Vec<Diagnostic>) -> Vec<Diagnostic> {
     errors.sort_by(|a, b| {
-        let position = |error: &Diagnostic| (error.line, error.column);
-        a.file
-            .cmp(&b.file)
-            .then(position(a).cmp(&position(b)))
-            .then_with(|| a.message.cmp(&b.message))
+        let (former, latter) = ((a.line, a.column, &a.message), (b.line, b.column, &b.message));
+        a.file.cmp(&b.file).then_with(|| former.cmp(&latter))
     });
     errors
 }
@@ -280,26 +277,17 @@ fn read_domain<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
 fn group_by_domain(files: &mut [PolicyFile<'_>], options: &Options) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut known: HashMap<String, usize> = HashMap::new();
-    let names: Vec<Option<String>> = files.iter().map(|file| file.domain.clone()).collect();
-    for (at, domain) in names.into_iter().enumerate() {
-        let Some(domain) = domain else {
-            groups.push(vec![at]);
-            continue;
-        };
-        match known.get(&domain) {
-            Some(group) => {
-                if !options.merge_domains {
-                    let message = "another file already has this domain; merge the two files, or \
-                                   set MERGE_DOMAIN_CONFIG=true";
-                    report_conflict(files, at, groups[*group][0], &keywords::DOMAIN, message);
-                }
-                groups[*group].push(at);
-            }
-            None => {
-                known.insert(domain, groups.len());
-                groups.push(vec![at]);
-            }
+    for at in 0..files.len() {
+        let (domain, next) = (files[at].domain.clone(), groups.len());
+        let group = domain.map_or(next, |domain| *known.entry(domain).or_insert(next));
+        if group == next {
+            groups.push(Vec::new());
+        } else if !options.merge_domains {
+            let message = "another file already has this domain; merge the two files, or set \
+                           MERGE_DOMAIN_CONFIG=true";
+            report_conflict(files, at, groups[group][0], &keywords::DOMAIN, message);
         }
+        groups[group].push(at);
     }
     groups
 }
