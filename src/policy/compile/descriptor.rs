@@ -192,7 +192,6 @@ fn read_rule<'d>(
     }
     let single = |limit: &RateLimit| limit.name.clone();
     Ok(Some(RuleSpec {
-        unlimited: limits.iter().any(|limit| limit.unlimited),
         name: if fields.is_set(&keywords::RATE_LIMITS) {
             None
         } else {

@@ -21,7 +21,6 @@ use crate::policy::words::{AlgorithmName, Align, Prepay};
 /// true.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
-    pub(crate) unlimited: bool,
     pub(crate) name: Option<Box<str>>,
     pub(crate) replaces: Box<[Box<str>]>,
     pub(crate) limit: Option<LimitSpec>,
@@ -58,7 +57,6 @@ pub(crate) fn read<'d>(
     };
     name?;
     Ok(RateLimit {
-        unlimited: unlimited?,
         name: (!limit_name.is_empty()).then(|| limit_name.into()),
         replaces: replaces?,
         limit: limit?,

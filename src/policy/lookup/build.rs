@@ -217,7 +217,6 @@ impl TreeBuilder {
         self.rules.push(Rule {
             id,
             path: printed.into(),
-            unlimited: spec.unlimited,
             limits: Arc::clone(&spec.limits),
             shadow_mode: spec.shadow_mode,
             quota_mode: spec.quota_mode,

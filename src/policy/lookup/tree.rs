@@ -52,9 +52,7 @@ pub struct Rule {
     pub id: RuleId,
     /// Path as envoyproxy/ratelimit prints it: `domain.key_value.key`.
     pub path: Arc<str>,
-    /// Whether the rule allows every request without counting.
-    pub unlimited: bool,
-    /// Limits of the rule, in file order.
+    /// Limits of the rule, in file order. Empty if the rule allows every request without counting.
     pub limits: Arc<[LimitSpec]>,
     /// Shadow mode: requests over the limit are counted but admitted.
     pub shadow_mode: bool,
@@ -356,7 +354,9 @@ impl DescriptorTree {
             exact.group == group
                 && matches!(&self.node(exact.node).value, ValueSpec::Exact(own) if own.as_bytes() == value)
         };
-        self.exact_index.find(hash_with(&self.hash, group, value), is_wanted).map(|exact| exact.node)
+        self.exact_index
+            .find(hash_with(&self.hash, group, value), is_wanted)
+            .map(|exact| exact.node)
     }
 }
 
