@@ -88,7 +88,7 @@ pub(super) fn explain_descriptor(
     }
     if let MatchEnd::Rule(rule) = &explanation.ending {
         for limit in rule.limits.iter() {
-            let key = prefix.key(&limit.counter, &limit.algorithm);
+            let key = prefix.key(&limit.counter, &limit.limit.algorithm);
             // Writing into a String cannot fail.
             let _ = writeln!(text, "  in Redis {}", String::from_utf8_lossy(&key));
         }

@@ -218,12 +218,12 @@ fn rules_now<'a>(policy: &Policy, active: &Policy, rates: &'a CurrentRates) -> V
         rates.rules.iter().map(|rate| (name(rate), Vec::new())).collect();
     // A policy may have 100,000 rules, of which few have such a mode.
     let has_mode = |rule: &&Rule| {
-        rule.shadow_mode || rule.unlimited || changes_of(active, rule.id).next().is_some()
+        rule.shadow_mode || rule.limits.is_empty() || changes_of(active, rule.id).next().is_some()
     };
     for rule in policy.rules().iter().filter(has_mode) {
         if let Some(modes) = modes.get_mut(&(policy.domain_name(rule), &*rule.path)) {
             modes.extend(rule.shadow_mode.then(|| "shadow".to_owned()));
-            modes.extend(rule.unlimited.then(|| "unlimited".to_owned()));
+            modes.extend(rule.limits.is_empty().then(|| "unlimited".to_owned()));
             modes.extend(changes_of(active, rule.id).map(|change| format!("override: {change}")));
         }
     }

@@ -6,12 +6,11 @@
 use bytes::Bytes;
 use prost::Message as _;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
+use serde_json::{Map, Value as Json, json};
 
 use super::last_good::escape_and_truncate;
 use super::messages::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit};
-use crate::policy::{
-    DescriptorFields, DomainDefaults, LimitFields, NESTING_MAX, NODES_MAX, Resource, ResourceWriter,
-};
+use crate::policy::{DomainDefaults, NESTING_MAX, NODES_MAX, Resource, ResourceWriter};
 use crate::wire::struct_json::struct_to_json;
 
 /// Type URL of the resources that contain policies.
@@ -147,28 +146,43 @@ fn write_descriptors(writer: &mut ResourceWriter, encoded: &[Bytes]) {
                 continue;
             }
         };
-        let unit = descriptor.rate_limit.as_ref().and_then(unit_name);
-        let limit = descriptor.rate_limit.as_ref().map(|limit| LimitFields {
-            unit: unit.as_deref(),
-            requests_per_unit: limit.requests_per_unit,
-            unlimited: limit.unlimited,
-            name: &limit.name,
-            replaces: limit.replaces.iter().map(|replaced| &*replaced.name).collect(),
-        });
-        let fields = DescriptorFields {
-            key: &descriptor.key,
-            value: &descriptor.value,
-            limit,
-            shadow_mode: descriptor.shadow_mode,
-            quota_mode: descriptor.quota_mode,
-            detailed_metric: descriptor.detailed_metric,
-            metadata: descriptor.metadata.as_ref().map(struct_to_json),
-        };
-        if writer.begin_descriptor(&fields) {
+        if writer.begin_descriptor(descriptor_fields(&descriptor)) {
             write_descriptors(writer, &descriptor.descriptors);
             writer.end_descriptor();
         }
     }
+}
+
+/// Returns the keys of a descriptor, as in a policy file, without its child descriptors.
+fn descriptor_fields(descriptor: &RateLimitDescriptor) -> Map<String, Json> {
+    let mut fields = set_fields([
+        ("value", json!(descriptor.value)),
+        ("rate_limit", descriptor.rate_limit.as_ref().map(limit_fields).into()),
+        ("shadow_mode", json!(descriptor.shadow_mode)),
+        ("quota_mode", json!(descriptor.quota_mode)),
+        ("detailed_metric", json!(descriptor.detailed_metric)),
+        ("metadata", descriptor.metadata.as_ref().map(struct_to_json).into()),
+    ]);
+    fields.insert("key".to_owned(), json!(descriptor.key));
+    fields
+}
+
+fn limit_fields(limit: &RateLimitPolicy) -> Map<String, Json> {
+    let names = limit.replaces.iter().map(|replaced| json!({"name": replaced.name}));
+    set_fields([
+        ("unit", json!(unit_name(limit))),
+        ("requests_per_unit", json!(limit.requests_per_unit)),
+        ("unlimited", json!(limit.unlimited)),
+        ("name", json!(limit.name)),
+        ("replaces", names.collect()),
+    ])
+}
+
+/// Returns the fields that do not have the default of a policy file.
+fn set_fields<const N: usize>(fields: [(&str, Json); N]) -> Map<String, Json> {
+    let defaults = [Json::Null, json!(false), json!(""), json!([])];
+    let set = fields.into_iter().filter(|(_, value)| !defaults.contains(value));
+    set.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// Returns the name of a limit's unit, as in policy files. Returns `None` if the limit is unlimited

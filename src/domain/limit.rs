@@ -112,7 +112,7 @@ pub struct Limit {
     /// may not. Only for fixed windows and token buckets.
     pub reserve: Option<Reserve>,
     /// Hash that identifies the limit. It is the same on every replica and for all counters of the
-    /// limit. Its highest bit marks a [request override](Self::is_override) that counts apart. When
+    /// limit. Its highest bit marks a request override that counts apart. When
     /// the memory store is full, it gives each id a fair share of its capacity.
     pub limit_id: u64,
 }
@@ -120,11 +120,6 @@ pub struct Limit {
 impl Limit {
     /// Bit of a [`limit_id`](Self::limit_id) that is set for request overrides only.
     pub const OVERRIDE_BIT: u64 = 1 << 63;
-
-    /// Returns whether the limit is a request override that does not count on a rule's counter.
-    pub fn is_override(&self) -> bool {
-        self.limit_id & Limit::OVERRIDE_BIT != 0
-    }
 
     /// Returns the limit that bills are charged against: this limit with [`Charge::Always`].
     /// Returns `None` unless `charge` is [`Charge::Billed`]. A bill is a `hits_addend` above 0 that

@@ -56,7 +56,7 @@ pub use limit_check::{
 };
 pub use lock::Lock;
 pub use log_limiter::{LogLimiter, SuppressedLines};
-pub(crate) use named_enum::named_enum;
+pub(crate) use named_enum::{NamedEnum, named_enum};
 pub use outcome::{
     Answer, Answers, ChargeRecord, ExecutionStatus, LateFate, LateReply, Outcome, Receipt, Source,
     Verdict,

@@ -2,6 +2,23 @@
 //!
 //! Not here: reading such names from policy files (`policy`) and settings (`settings`).
 
+/// Enum that [`named_enum`] declares.
+pub(crate) trait NamedEnum: Copy + 'static {
+    const VALUES: &'static [Self];
+    /// All names, in the order of [`NamedEnum::VALUES`].
+    const WORDS: &'static [&'static str];
+
+    /// Returns the value of a name, or `None` if there is no such name.
+    fn from_name(name: &str, any_case: bool) -> Option<Self> {
+        let is_same = |word: &&str| match any_case {
+            true => word.eq_ignore_ascii_case(name),
+            false => *word == name,
+        };
+        let at = Self::WORDS.iter().position(is_same)?;
+        Self::VALUES.get(at).copied()
+    }
+}
+
 /// Declares an enum with a name for each variant. The names, and the list of all variants, follow
 /// from the declaration, so that none can be missing.
 macro_rules! named_enum {
@@ -30,6 +47,11 @@ macro_rules! named_enum {
             $visibility const fn as_str(self) -> &'static str {
                 $type::NAMES[self as usize]
             }
+        }
+
+        impl $crate::domain::NamedEnum for $type {
+            const VALUES: &'static [$type] = &$type::ALL;
+            const WORDS: &'static [&'static str] = &$type::NAMES;
         }
     };
 }

@@ -79,10 +79,8 @@ impl ValueSpec {
 /// Rule for descriptors that end at a node.
 #[derive(Clone, Debug)]
 pub struct RuleSpec {
-    /// Whether the rule is unlimited (`rate_limit.unlimited`). If so, it has no counter, and
-    /// `limits` is empty.
-    pub unlimited: bool,
-    /// Limits in file order: one for `rate_limit`, one or more for `rate_limits`.
+    /// Limits in file order: one for `rate_limit`, one or more for `rate_limits`. Empty if the rule is
+    /// unlimited (`rate_limit.unlimited`); it then has no counter.
     pub limits: Arc<[LimitSpec]>,
     /// Names of limits that are skipped for the whole request if this rule matches.
     pub replaces: Box<[Box<str>]>,

@@ -46,8 +46,6 @@ pub use show::explain::{
 pub use show::view::{ClassView, LimitView, RuleView, TiersView};
 pub use source::{FILE_BYTES_CEILING, FILE_BYTES_MAX, Options, Source, TOTAL_BYTES_MAX};
 pub use syntax::json_schema::schema;
-pub use syntax::resource::{
-    DescriptorFields, DomainDefaults, LimitFields, Resource, ResourceWriter,
-};
+pub use syntax::resource::{DomainDefaults, Resource, ResourceWriter};
 pub use syntax::yaml::tree::DEPTH_MAX as NESTING_MAX;
 pub use time_zone::{anchored_calendar, calendar, parse_anchor};

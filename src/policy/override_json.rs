@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::override_entry::{
     OverrideChange, OverrideEntry, OverrideMode, OverrideTarget, fault, format_time,
 };
-use crate::domain::{Bounds, Micros, format_descriptor, parse_descriptor};
+use crate::domain::{Bounds, Micros, NamedEnum as _, format_descriptor, parse_descriptor};
 
 /// Maximum size of one override as JSON, in bytes. 100,000 overrides of 640 bytes take 64 MiB; few
 /// have long values.
@@ -178,7 +178,7 @@ fn parse_percent(text: &str) -> Result<u32, String> {
 }
 
 fn parse_mode(text: &str) -> Result<OverrideMode, String> {
-    let mode = OverrideMode::ALL.into_iter().find(|mode| mode.as_str() == text);
+    let mode = OverrideMode::from_name(text, false);
     mode.map_or_else(|| fault("`mode` must be `unlimited`, `deny`, or `shadow`"), Ok)
 }
 

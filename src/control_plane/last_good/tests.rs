@@ -180,7 +180,7 @@ fn an_unlimited_rule_and_a_limit_of_zero_are_valid() {
         last_good.apply(vec![resource("d", "d", &[limited_descriptor("a", 0), unlimited])]);
     assert_eq!(rejection_messages(&update), Vec::<String>::new());
     let domains = last_good.domains();
-    assert!(domains[0].nodes[1].rule.as_ref().unwrap().unlimited);
+    assert!(domains[0].nodes[1].rule.as_ref().unwrap().limits.is_empty());
     assert_eq!(active_domains(&last_good), to_owned_pairs(&[("d", 0)]));
 }
 

@@ -192,7 +192,6 @@ fn read_rule<'d>(
     }
     let single = |limit: &RateLimit| limit.name.clone();
     Ok(Some(RuleSpec {
-        unlimited: limits.iter().any(|limit| limit.unlimited),
         name: if fields.is_set(&keywords::RATE_LIMITS) {
             None
         } else {
@@ -240,11 +239,9 @@ fn read_rate_limits<'d>(
     let mut seen: HashMap<String, SourceLocation> = HashMap::new();
     let limits = reader.for_each(fields, &keywords::RATE_LIMITS, |reader, _, fields| {
         let limit = rate_limit::read(reader, fields, context)?;
-        let Some(name) = limit.name.as_deref() else {
-            let message = "an entry of `rate_limits` needs a `name` of its own: it is part of its \
-                           counters' keys";
-            return Err(reader.report(Target::Value, DiagnosticKind::Missing, message));
-        };
+        let message = "an entry of `rate_limits` needs a `name` of its own: it is part of its \
+                       counters' keys";
+        let name = reader.require(limit.name.as_deref(), Target::Value, message)?;
         if let Some(first) = seen.get(name) {
             let message = format!("a second limit has the name {}; rename it", quoted(name));
             return Err(reader.report_duplicate(&message, first));

@@ -80,10 +80,8 @@ fn read_entry<'d>(
     let value = reader.read_string(fields, &HTTP_VALUE);
     let key = key?.filter(|key| !key.is_empty());
     let (header, request, value) = (header?, request?, value?);
-    let Some(key) = key else {
-        let message = "an entry must have `key`, the key of the descriptor's entry; add it";
-        return Err(reader.report(Target::Value, DiagnosticKind::Missing, message));
-    };
+    let message = "an entry must have `key`, the key of the descriptor's entry; add it";
+    let key = reader.require(key, Target::Value, message)?;
     let request = request.map(HttpSource::Request);
     let value = value.map(|text| HttpSource::Value(text.into()));
     let mut sources = [header, request, value].into_iter().flatten();

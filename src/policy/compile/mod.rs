@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 use self::descriptor::NodeIdentity;
 use self::limit_context::LimitDefaults;
+use crate::domain::OnStoreFailure;
 use crate::policy::compiled_policy::{DomainSpec, NodeSpec};
 use crate::policy::diagnostic::{
     DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Diagnostics, Path, PathStep, Span, Target,
@@ -34,9 +35,8 @@ use crate::policy::read_budget::ReadBudget;
 use crate::policy::source::{Options, Source};
 use crate::policy::syntax::document::Document;
 use crate::policy::syntax::keywords::{self, Key};
-use crate::policy::syntax::reader::{Fields, Reader};
+use crate::policy::syntax::reader::{Fields, ReadResult, Reader};
 use crate::policy::syntax::resource::Resource;
-use crate::policy::words::Word;
 
 /// Result of compiling policy files.
 #[derive(Debug)]
@@ -170,11 +170,8 @@ fn check_total_size(sources: &[&Source], options: &Options, errors: &mut Vec<Dia
 
 fn sort_by_position(mut errors: Vec<Diagnostic>) -> Vec<Diagnostic> {
     errors.sort_by(|a, b| {
-        let position = |error: &Diagnostic| (error.line, error.column);
-        a.file
-            .cmp(&b.file)
-            .then(position(a).cmp(&position(b)))
-            .then_with(|| a.message.cmp(&b.message))
+        let (former, latter) = ((a.line, a.column, &a.message), (b.line, b.column, &b.message));
+        a.file.cmp(&b.file).then_with(|| former.cmp(&latter))
     });
     errors
 }
@@ -206,20 +203,21 @@ fn compile_files(
     let mut domains = Vec::new();
     for group in group_by_domain(&mut files, options) {
         let name = files[group[0]].domain.clone().unwrap_or_default();
-        let accounting = read_word_setting(&mut files, &group, &keywords::ACCOUNTING);
-        let on_store_failure = read_word_setting(&mut files, &group, &keywords::DOMAIN_FAILURE);
-        let charge = read_word_setting(&mut files, &group, &keywords::DOMAIN_CHARGE);
-        let hash_tag = read_setting(&mut files, &group, &keywords::HASH_TAG, |reader, fields| {
-            reader.read_names(fields, &keywords::HASH_TAG).ok().flatten()
-        });
+        let accounting = read_setting(&mut files, &group, &keywords::ACCOUNTING, Reader::read_word);
+        let on_store_failure: Option<OnStoreFailure> =
+            read_setting(&mut files, &group, &keywords::DOMAIN_FAILURE, Reader::read_word);
+        let charge = read_setting(&mut files, &group, &keywords::DOMAIN_CHARGE, Reader::read_word);
+        let hash_tag = read_setting(&mut files, &group, &keywords::HASH_TAG, Reader::read_names);
         let quota_group =
             read_setting(&mut files, &group, &keywords::QUOTA_GROUP, quota_group::read);
-        let body = read_setting(&mut files, &group, &keywords::DOMAIN_BODY, |reader, fields| {
-            reader.read_map(fields, &keywords::DOMAIN_BODY, response_body::read).ok().flatten()
-        });
-        let http = read_setting(&mut files, &group, &keywords::DOMAIN_HTTP, |reader, fields| {
-            reader.read_map(fields, &keywords::DOMAIN_HTTP, http_request::read).ok().flatten()
-        });
+        let body =
+            read_setting(&mut files, &group, &keywords::DOMAIN_BODY, |reader, fields, key| {
+                reader.read_map(fields, key, response_body::read)
+            });
+        let http =
+            read_setting(&mut files, &group, &keywords::DOMAIN_HTTP, |reader, fields, key| {
+                reader.read_map(fields, key, http_request::read)
+            });
         let charge = charge.unwrap_or(options.charge);
         let on_store_failure = on_store_failure.unwrap_or_default();
         let near_at = options.near_at;
@@ -279,26 +277,17 @@ fn read_domain<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
 fn group_by_domain(files: &mut [PolicyFile<'_>], options: &Options) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut known: HashMap<String, usize> = HashMap::new();
-    let names: Vec<Option<String>> = files.iter().map(|file| file.domain.clone()).collect();
-    for (at, domain) in names.into_iter().enumerate() {
-        let Some(domain) = domain else {
-            groups.push(vec![at]);
-            continue;
-        };
-        match known.get(&domain) {
-            Some(group) => {
-                if !options.merge_domains {
-                    let message = "another file already has this domain; merge the two files, or \
-                                   set MERGE_DOMAIN_CONFIG=true";
-                    report_conflict(files, at, groups[*group][0], &keywords::DOMAIN, message);
-                }
-                groups[*group].push(at);
-            }
-            None => {
-                known.insert(domain, groups.len());
-                groups.push(vec![at]);
-            }
+    for at in 0..files.len() {
+        let (domain, next) = (files[at].domain.clone(), groups.len());
+        let group = domain.map_or(next, |domain| *known.entry(domain).or_insert(next));
+        if group == next {
+            groups.push(Vec::new());
+        } else if !options.merge_domains {
+            let message = "another file already has this domain; merge the two files, or set \
+                           MERGE_DOMAIN_CONFIG=true";
+            report_conflict(files, at, groups[group][0], &keywords::DOMAIN, message);
         }
+        groups[group].push(at);
     }
     groups
 }
@@ -322,12 +311,12 @@ fn read_setting<'d, T: PartialEq>(
     files: &mut [PolicyFile<'d>],
     group: &[usize],
     key: &Key,
-    read: impl Fn(&mut Reader<'d>, &Fields<'d>) -> Option<T>,
+    read: impl Fn(&mut Reader<'d>, &Fields<'d>, &Key) -> ReadResult<T>,
 ) -> Option<T> {
     let mut first_value: Option<(usize, T)> = None;
     for at in group {
         let PolicyFile { reader, fields: Some(fields), .. } = &mut files[*at] else { continue };
-        let Some(value) = read(reader, fields) else { continue };
+        let Ok(Some(value)) = read(reader, fields, key) else { continue };
         match &first_value {
             None => first_value = Some((*at, value)),
             Some((first, expected)) if *expected != value => {
@@ -341,15 +330,6 @@ fn read_setting<'d, T: PartialEq>(
         }
     }
     first_value.map(|(_, value)| value)
-}
-
-/// Reads a domain-wide setting whose value is one of several words.
-fn read_word_setting<T: Word + PartialEq>(
-    files: &mut [PolicyFile<'_>],
-    group: &[usize],
-    key: &Key,
-) -> Option<T> {
-    read_setting(files, group, key, |reader, fields| reader.read_word(fields, key).ok().flatten())
 }
 
 /// Calls `read` with the reader at a first-level descriptor, given by its file and position.

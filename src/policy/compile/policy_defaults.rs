@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 
 use super::{compile_resources, metadata};
 use crate::policy::diagnostic::{DiagnosticKind, Diagnostics, PathStep, Target, quoted};
@@ -16,8 +16,7 @@ use crate::policy::syntax::document::Document;
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::Reader;
 use crate::policy::syntax::resource::{
-    DOMAIN_KEYS, DefaultsEntry, DescriptorFields, DomainDefaults, LIMIT_KEYS, LimitFields,
-    ResourceWriter, unit_of_anchor,
+    DOMAIN_KEYS, DefaultsEntry, DomainDefaults, LIMIT_KEYS, ResourceWriter, unit_of_anchor,
 };
 use crate::policy::syntax::yaml::{Node, Value};
 
@@ -150,11 +149,11 @@ fn read_entry(reader: &mut Reader<'_>, node: Node<'_>) -> Option<DefaultsEntry> 
 /// Reports invalid values with the compiler's messages, by compiling a sample domain that has one
 /// limit of this unit and these defaults.
 fn report_invalid(reader: &mut Reader<'_>, unit: &str, keys: Map<String, Json>) {
-    let limit = LimitFields { unit: Some(unit), requests_per_unit: 1, ..Default::default() };
-    let sample = DescriptorFields { key: "client", limit: Some(limit), ..Default::default() };
+    let limit = json!({"unit": unit, "requests_per_unit": 1});
+    let sample = Map::from_iter([("key".into(), "client".into()), ("rate_limit".into(), limit)]);
     let entry = DefaultsEntry { domain: NamePattern::new("*"), rule: None, keys };
     let mut writer = ResourceWriter::new("defaults", "sample", DomainDefaults(vec![entry.into()]));
-    if writer.begin_descriptor(&sample) {
+    if writer.begin_descriptor(sample) {
         writer.end_descriptor();
     }
     let Err(errors) =
@@ -178,8 +177,6 @@ fn report_invalid(reader: &mut Reader<'_>, unit: &str, keys: Map<String, Json>) 
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::domain::{Accounting, Bounds, Charge, OnStoreFailure};
     use crate::policy::compiled_policy::DomainSpec;
@@ -191,37 +188,39 @@ mod tests {
         PolicyDefaults::read(&source, &Options::default()).unwrap().for_domain("d")
     }
 
-    fn hourly(key: &str, requests_per_unit: u32) -> DescriptorFields<'_> {
-        let limit = LimitFields { unit: Some("hour"), requests_per_unit, ..LimitFields::default() };
-        DescriptorFields { key, limit: Some(limit), ..DescriptorFields::default() }
+    fn hourly(key: &str, requests_per_unit: u32) -> Json {
+        json!({"key": key, "rate_limit": {"unit": "hour", "requests_per_unit": requests_per_unit}})
     }
 
-    fn with_metadata(key: &str, metadata: Json) -> DescriptorFields<'_> {
-        DescriptorFields { metadata: Some(metadata), ..hourly(key, 5) }
+    fn with_metadata(key: &str, metadata: Json) -> Json {
+        let mut descriptor = hourly(key, 5);
+        descriptor["metadata"] = metadata;
+        descriptor
     }
 
-    fn write(defaults: DomainDefaults, descriptors: &[DescriptorFields<'_>]) -> Vec<Resource> {
+    fn begin(writer: &mut ResourceWriter, descriptor: &Json) {
+        assert!(writer.begin_descriptor(descriptor.as_object().unwrap().clone()));
+    }
+
+    fn write(defaults: DomainDefaults, descriptors: &[Json]) -> Vec<Resource> {
         let mut writer = ResourceWriter::new("r", "d", defaults);
         for descriptor in descriptors {
-            assert!(writer.begin_descriptor(descriptor));
+            begin(&mut writer, descriptor);
             writer.end_descriptor();
         }
         vec![writer.finish()]
     }
 
-    fn compile(
-        defaults: DomainDefaults,
-        descriptors: &[DescriptorFields<'_>],
-    ) -> Result<DomainSpec, Diagnostics> {
+    fn compile(defaults: DomainDefaults, descriptors: &[Json]) -> Result<DomainSpec, Diagnostics> {
         compile_resources(write(defaults, descriptors), &Options::default(), &ReadBudget::default())
     }
 
     #[test]
     fn defaults_of_a_limit_apply_only_where_they_are_valid() {
-        let unlimited = LimitFields { unlimited: true, ..LimitFields::default() };
+        let unlimited = json!({"key": "unlimited", "rate_limit": {"unlimited": true}});
         let defaults = read_defaults("algorithm: token_bucket, burst: 20");
         let descriptors = [
-            DescriptorFields { limit: Some(unlimited), ..hourly("unlimited", 0) },
+            unlimited,
             hourly("zero", 0),
             with_metadata("log", json!({"algorithm": "sliding_log"})),
             hourly("bucket", 5),
@@ -261,8 +260,8 @@ mod tests {
             (DiagnosticKind::Conflict, "descriptors[1]")
         );
         let mut nested = ResourceWriter::new("r", "d", defaults());
-        assert!(nested.begin_descriptor(&hourly("a", 1)));
-        assert!(nested.begin_descriptor(&independent("b")));
+        begin(&mut nested, &hourly("a", 1));
+        begin(&mut nested, &independent("b"));
         nested.end_descriptor();
         nested.end_descriptor();
         let domain =

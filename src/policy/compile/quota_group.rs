@@ -5,8 +5,8 @@
 
 use crate::domain::Bounds;
 use crate::policy::diagnostic::DiagnosticKind;
-use crate::policy::syntax::keywords;
-use crate::policy::syntax::reader::{Fields, Reader};
+use crate::policy::syntax::keywords::Key;
+use crate::policy::syntax::reader::{Fields, ReadResult, Reader};
 
 /// Maximum number of entry keys in a `quota_group`, the same as the maximum number of entries in a
 /// descriptor.
@@ -19,18 +19,20 @@ const AI_GATEWAY_DOMAIN: &str = "ai-gateway-quota";
 /// Default `quota_group` of [`AI_GATEWAY_DOMAIN`]: one group for each backend and model.
 const AI_GATEWAY_QUOTA_GROUP: [&str; 2] = ["backend_name", "model_name_override"];
 
-/// Reads `quota_group`. Returns `None` if the key is absent, or if its value is invalid and an
-/// error was reported. With an empty list, every quota descriptor forms a separate group, even in a
-/// domain that has a default.
-pub(crate) fn read<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Option<Vec<String>> {
-    let names = reader.read_names(fields, &keywords::QUOTA_GROUP).ok().flatten()?;
-    if names.len() > GROUP_KEYS_MAX {
+/// Reads `quota_group`. Returns `None` if the key is absent. With an empty list, every quota
+/// descriptor forms a separate group, even in a domain that has a default.
+pub(crate) fn read<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    key: &Key,
+) -> ReadResult<Vec<String>> {
+    let names = reader.read_names(fields, key)?;
+    if names.as_ref().is_some_and(|names| names.len() > GROUP_KEYS_MAX) {
         let message =
             format!("`quota_group` can name at most {GROUP_KEYS_MAX} entries; remove some");
-        reader.report_key(&keywords::QUOTA_GROUP, DiagnosticKind::TooLarge, message);
-        return None;
+        return Err(reader.report_key(key, DiagnosticKind::TooLarge, message));
     }
-    Some(names)
+    Ok(names)
 }
 
 /// Returns the entry keys that form the quota groups of a domain: those in `quota_group` or, if the

@@ -9,43 +9,30 @@ use std::sync::Arc;
 use super::limit_context::{LimitContext, limit_id, report_bounds_error};
 use super::limit_parameters::{DEFAULT_LEASE_SECS, RawLimit};
 use super::{soft_limit, tiers};
-use crate::domain::{Anchor, Calendar, Charge, Micros, Rate, Reserve, Unit};
+use crate::domain::{Anchor, Calendar, Charge, Micros, NamedEnum as _, Rate, Reserve, Unit};
 use crate::policy::compiled_policy::{LimitSpec, TierMethod};
 use crate::policy::diagnostic::{DiagnosticKind, PathStep, Target, quoted, to_u32};
-use crate::policy::syntax::keywords::{self, Key};
+use crate::policy::syntax::keywords::{self, Key, Level};
 use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
 use crate::policy::time_zone;
-use crate::policy::words::{AlgorithmName, Align, Prepay, Word as _};
+use crate::policy::words::{AlgorithmName, Align, Prepay};
 
 /// Compiled `rate_limit` or entry of `rate_limits`. `limit` is `None` if the key `unlimited` is
 /// true.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
-    pub(crate) unlimited: bool,
     pub(crate) name: Option<Box<str>>,
     pub(crate) replaces: Box<[Box<str>]>,
     pub(crate) limit: Option<LimitSpec>,
 }
 
-/// Keys that configure counting and therefore conflict with `unlimited`.
-const COUNTING_KEYS: [Key; 17] = [
-    keywords::UNIT_MULTIPLIER,
-    keywords::ALGORITHM,
-    keywords::BURST,
-    keywords::COST,
-    keywords::CHARGE,
-    keywords::RULE_FAILURE,
-    keywords::PER,
-    keywords::PREPAY,
-    keywords::RESERVE,
-    keywords::ALIGN,
-    keywords::TIME_ZONE,
-    keywords::ANCHOR,
-    keywords::LEASE,
-    keywords::MARK,
-    keywords::LOG_NEAR,
-    keywords::BLOCK,
-    keywords::TIERS,
+/// Keys that an unlimited `rate_limit` can have. The others configure counting.
+const UNLIMITED_KEYS: [Key; 5] = [
+    keywords::UNIT,
+    keywords::REQUESTS_PER_UNIT,
+    keywords::UNLIMITED,
+    keywords::NAME,
+    keywords::REPLACES,
 ];
 
 /// Reads a `rate_limit` or an entry of `rate_limits`. Reports keys that conflict.
@@ -70,7 +57,6 @@ pub(crate) fn read<'d>(
     };
     name?;
     Ok(RateLimit {
-        unlimited: unlimited?,
         name: (!limit_name.is_empty()).then(|| limit_name.into()),
         replaces: replaces?,
         limit: limit?,
@@ -96,18 +82,15 @@ fn read_replaces<'d>(
 ) -> Result<Box<[Box<str>]>, ErrorReported> {
     let names = reader.for_each(fields, &keywords::REPLACES, |reader, _, entry| {
         let name = reader.read_string(entry, &keywords::REPLACED_NAME)?;
-        match name.filter(|name| !name.is_empty()) {
-            Some(name) if name == limit_name => {
-                let message = "a limit cannot replace itself; name another one";
-                let (key, kind) = (&keywords::REPLACED_NAME, DiagnosticKind::Conflict);
-                Err(reader.report_key(key, kind, message))
-            }
-            Some(name) => Ok(name.into_boxed_str()),
-            None => {
-                let message = "an entry of `replaces` needs `name: LIMIT`";
-                Err(reader.report(Target::Value, DiagnosticKind::Missing, message))
-            }
+        let name = name.filter(|name| !name.is_empty());
+        let message = "an entry of `replaces` needs `name: LIMIT`";
+        let name = reader.require(name, Target::Value, message)?;
+        if name == limit_name {
+            let message = "a limit cannot replace itself; name another one";
+            let (key, kind) = (&keywords::REPLACED_NAME, DiagnosticKind::Conflict);
+            return Err(reader.report_key(key, kind, message));
         }
+        Ok(name.into_boxed_str())
     })?;
     Ok(names.unwrap_or_default().into())
 }
@@ -120,7 +103,7 @@ fn check_unlimited_conflicts<'d>(
 ) -> Result<(), ErrorReported> {
     let mut reported = Ok(());
     let unit = reader.read_string(fields, &keywords::UNIT)?;
-    if unit.is_some_and(|unit| Unit::from_word(&unit, true).is_some()) {
+    if unit.is_some_and(|unit| Unit::from_name(&unit, true).is_some()) {
         let message = match fields.is_set(&keywords::REQUESTS_PER_UNIT) {
             true => {
                 "`unit` and `requests_per_unit` have no effect with `unlimited`; remove `unlimited` \
@@ -135,7 +118,8 @@ fn check_unlimited_conflicts<'d>(
             reader.report(Target::Key, DiagnosticKind::Conflict, message)
         }));
     }
-    for key in COUNTING_KEYS.iter().filter(|key| fields.is_set(key)) {
+    let counting = Level::RateLimit.keys().filter(|key| !UNLIMITED_KEYS.contains(key));
+    for key in counting.filter(|key| fields.is_set(key)) {
         let message =
             format!("`{}` has no effect with `unlimited`; remove one of the two", key.name);
         reported = Err(reader.report_key(key, DiagnosticKind::Conflict, message));
@@ -260,14 +244,10 @@ fn read_raw_limit<'d>(
 
 fn read_reserve<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> ReadResult<Reserve> {
     let ttl = reader.read_map(fields, &keywords::RESERVE, |reader, fields| {
-        match reader.read_number(fields, &keywords::RESERVE_TTL)? {
-            Some(ttl) => Ok(Reserve::from_secs(to_u32(ttl))),
-            None => {
-                let message = "`reserve` needs `ttl`, the seconds after which a hold ends; write \
-                               `reserve: {ttl: 60}`";
-                Err(reader.report(Target::Value, DiagnosticKind::Missing, message))
-            }
-        }
+        let ttl = reader.read_number(fields, &keywords::RESERVE_TTL)?;
+        let message = "`reserve` needs `ttl`, the seconds after which a hold ends; write `reserve: \
+                       {ttl: 60}`";
+        reader.require(ttl, Target::Value, message).map(|ttl| Reserve::from_secs(to_u32(ttl)))
     })?;
     Ok(ttl.flatten())
 }

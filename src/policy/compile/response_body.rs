@@ -56,10 +56,8 @@ fn read_body_text<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
 ) -> Result<String, ErrorReported> {
-    let Some(text) = reader.read_string(fields, &BODY_TEXT)? else {
-        let message = "`body` must have `text`; add it".to_owned();
-        return Err(reader.report(Target::Key, DiagnosticKind::Missing, message));
-    };
+    let text = reader.read_string(fields, &BODY_TEXT)?;
+    let text = reader.require(text, Target::Key, "`body` must have `text`; add it")?;
     match find_unknown_placeholder(&text) {
         None => Ok(text),
         Some(unknown) => {

@@ -108,13 +108,9 @@ fn read_method<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
 ) -> Result<TierMethod, ErrorReported> {
-    match reader.read_word(fields, &keywords::METHOD)? {
-        Some(method) => Ok(method),
-        None => {
-            let message = "`tiers` must have `method`, one of: shared, separate, hybrid";
-            Err(reader.report(Target::Key, DiagnosticKind::Missing, message))
-        }
-    }
+    let method = reader.read_word(fields, &keywords::METHOD)?;
+    let message = "`tiers` must have `method`, one of: shared, separate, hybrid";
+    reader.require(method, Target::Key, message)
 }
 
 fn read_classes<'d>(
@@ -133,11 +129,9 @@ fn read_classes<'d>(
         let (floor, share, burst, requests) = (floor?, share?, burst?, requests?);
         Ok(RawClass { name: name.to_owned(), floor, share, burst, requests })
     })?;
-    let classes = classes.unwrap_or_default();
-    if classes.is_empty() {
-        let message = "`tiers` must have `classes`, with at least one name and its floor or share";
-        return Err(reader.report(Target::Key, DiagnosticKind::Missing, message));
-    }
+    let message = "`tiers` must have `classes`, with at least one name and its floor or share";
+    let classes = classes.filter(|classes| !classes.is_empty());
+    let classes = reader.require(classes, Target::Key, message)?;
     if classes.len() > CLASSES_MAX {
         let message = format!("a limit can have at most {CLASSES_MAX} classes; merge some");
         return Err(reader.report_key(&keywords::CLASSES, DiagnosticKind::TooLarge, message));

@@ -3,7 +3,7 @@
 //!
 //! Not here: reporting them (`warnings`).
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use crate::policy::diagnostic::quoted;
 use crate::policy::syntax::yaml::template::{TEMPLATE_ADVICE, has_template};
@@ -89,15 +89,7 @@ fn address_problem(key: &str, value: &str, is_range: bool) -> Option<String> {
             quoted(value)
         ));
     }
-    let bare = address.trim_matches(['[', ']']);
-    let unpad = |part: &str| match part.trim_start_matches('0') {
-        "" => "0".to_owned(),
-        digits => digits.to_owned(),
-    };
-    let unpadded = bare.split('.').map(unpad).collect::<Vec<_>>().join(".");
-    let with_port = address.parse().map(|address: SocketAddr| address.ip());
-    let meant = with_port.or_else(|_| bare.parse()).or_else(|_| unpadded.parse());
-    let Ok::<IpAddr, _>(meant) = meant else {
+    let Ok(meant) = address.parse::<IpAddr>() else {
         return Some(format!(
             "`{key}` is an IP address, so no request matches {}; write one, such as 192.0.2.1",
             quoted(value)

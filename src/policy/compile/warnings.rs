@@ -243,33 +243,13 @@ fn unknown_hash_tags(
     let keys = domain.hash_tag.iter().map(|key| &**key);
     let unknown = keys.enumerate().filter(|(_, key)| !counted.contains(key));
     let warning = |(at, key): (usize, &str)| {
-        let way_out = if let Some(node) = find_node(&domain.nodes, &|node| *node.key == *key) {
-            let key = quoted(&node.key);
-            format!(
-                "{key} selects the class of `tiers`, or is not in the `per` of any limit; name \
-                     another entry"
-            )
-        } else if let Some(node) = find_node(&domain.nodes, &|node| node.value.text() == key) {
-            format!("this is a value: write its key, {}", quoted(&node.key))
-        } else if let Some(known) = nearest_word(key, counted.iter().copied()) {
-            format!("did you mean `{known}`?")
-        } else {
-            "name an entry of every limit that should share a slot".to_owned()
+        let way_out = match nearest_word(key, counted.iter().copied()) {
+            Some(known) => format!("did you mean `{known}`?"),
+            None => "name an entry of every limit that should share a slot".to_owned(),
         };
         let message = format!("no limit counts by {}; {way_out}", quoted(key));
         let path = Path::default().key(keywords::HASH_TAG.name).index(at);
         document.diagnostic(&path, Target::Value, DiagnosticKind::UnknownHashTag, message)
     };
     unknown.map(warning).take(DIAGNOSTICS_MAX).collect()
-}
-
-/// Returns the first node of a tree that fulfils a condition, parents before children.
-fn find_node<'a>(
-    nodes: &'a [NodeSpec],
-    is_wanted: &dyn Fn(&NodeSpec) -> bool,
-) -> Option<&'a NodeSpec> {
-    nodes.iter().find_map(|node| match is_wanted(node) {
-        true => Some(node),
-        false => find_node(&node.children, is_wanted),
-    })
 }

@@ -97,8 +97,7 @@ impl TreeBuilder {
             rule: None,
             is_leaf: spec.nodes.is_empty(),
         });
-        let hash = self.tree.hash_of(0, spec.name.as_bytes());
-        let at = to_u32(self.tree.domains.len());
+        self.tree.domain_index.insert(spec.name.clone(), self.tree.domains.len());
         self.tree.domains.push(Domain {
             name: spec.name.clone(),
             accounting: spec.accounting,
@@ -107,11 +106,6 @@ impl TreeBuilder {
             quota_group: spec.quota_group.clone(),
             http: spec.http.clone(),
             root,
-        });
-        let tree = &mut self.tree;
-        tree.domain_index.insert_unique(hash, at, {
-            let (hash, domains) = (&tree.hash, &tree.domains);
-            |at| hash_with(hash, 0, domains[*at as usize].name.as_bytes())
         });
         self.add_children(spec, root, spec.nodes.iter());
     }
@@ -223,7 +217,6 @@ impl TreeBuilder {
         self.rules.push(Rule {
             id,
             path: printed.into(),
-            unlimited: spec.unlimited,
             limits: Arc::clone(&spec.limits),
             shadow_mode: spec.shadow_mode,
             quota_mode: spec.quota_mode,

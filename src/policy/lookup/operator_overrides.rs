@@ -208,7 +208,6 @@ impl Policy {
                 }
                 OverrideChange::Mode(OverrideMode::Unlimited) => {
                     counted = Some(Box::new(rule.clone()));
-                    rule.unlimited = true;
                     (rule.limits, rule.key_templates) = (Arc::default(), Arc::default());
                 }
             }

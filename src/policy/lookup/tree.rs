@@ -10,7 +10,7 @@
 //!
 //! Not here: building the tree (`build`), matching requests (`matcher`).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash as _, Hasher};
 use std::sync::Arc;
 
@@ -52,9 +52,7 @@ pub struct Rule {
     pub id: RuleId,
     /// Path as envoyproxy/ratelimit prints it: `domain.key_value.key`.
     pub path: Arc<str>,
-    /// Whether the rule allows every request without counting.
-    pub unlimited: bool,
-    /// Limits of the rule, in file order.
+    /// Limits of the rule, in file order. Empty if the rule allows every request without counting.
     pub limits: Arc<[LimitSpec]>,
     /// Shadow mode: requests over the limit are counted but admitted.
     pub shadow_mode: bool,
@@ -159,7 +157,7 @@ pub(crate) struct DescriptorTree {
     pub groups: Vec<KeyGroup>,
     pub domains: Vec<Domain>,
     pub hash: RandomState,
-    pub domain_index: HashTable<u32>,
+    pub domain_index: HashMap<Box<str>, usize, RandomState>,
     pub group_index: HashTable<u32>,
     pub exact_index: HashTable<ExactChild>,
     /// Hash of the keys of each rule's path, with its domain's root.
@@ -280,10 +278,7 @@ impl DescriptorTree {
     }
 
     pub(crate) fn domain(&self, name: &str) -> Option<&Domain> {
-        let at = self.domain_index.find(self.hash_of(0, name.as_bytes()), |at| {
-            *self.domains[*at as usize].name == *name
-        })?;
-        Some(&self.domains[*at as usize])
+        self.domain_index.get(name).map(|at| &self.domains[*at])
     }
 
     /// Returns the child of `parent` that matches an entry; `None` if there is none. The exact key
@@ -348,7 +343,7 @@ impl DescriptorTree {
             let group = &self.groups[*at as usize];
             group.parent == parent && group.key.as_bytes() == key
         };
-        self.group_index.find(self.hash_of(parent.0, key), is_wanted).copied()
+        self.group_index.find(hash_with(&self.hash, parent.0, key), is_wanted).copied()
     }
 
     pub(crate) fn find_exact(&self, group: u32, value: &[u8]) -> Option<NodeId> {
@@ -359,11 +354,9 @@ impl DescriptorTree {
             exact.group == group
                 && matches!(&self.node(exact.node).value, ValueSpec::Exact(own) if own.as_bytes() == value)
         };
-        self.exact_index.find(self.hash_of(group, value), is_wanted).map(|exact| exact.node)
-    }
-
-    pub(crate) fn hash_of(&self, scope: u32, bytes: &[u8]) -> u64 {
-        hash_with(&self.hash, scope, bytes)
+        self.exact_index
+            .find(hash_with(&self.hash, group, value), is_wanted)
+            .map(|exact| exact.node)
     }
 }
 

@@ -3,10 +3,10 @@
 //! Not here: the current state of the counters (`decide`), the `explain` command (`cli`).
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::listing;
-use crate::domain::{Algorithm, Charge, CounterKey, Entry, RuleId, escaped_bytes};
-use crate::policy::compiled_policy::ValueSpec;
+use crate::domain::{CounterKey, Entry, Limit, RuleId, escaped_bytes};
 use crate::policy::lookup::counter_key::{Identity, key_text};
 use crate::policy::lookup::tree::{Domain, MatchKind, NodeId, Policy, Rule, SelectedLimit};
 
@@ -110,25 +110,14 @@ pub struct RuleExplanation {
 /// Limit of the matched rule in an explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitExplanation {
-    /// Name of the limit; empty if unnamed.
-    pub name: String,
     /// Consumer class of the request; `None` if the limit has no `tiers`.
     pub class: Option<String>,
-    /// Capacity in hits; with `tiers`, the capacity for the request's consumer class.
-    pub capacity: u64,
-    /// Charge mode of the limit: when hits are charged.
-    pub charge: Charge,
+    /// Compiled limit; with `tiers`, that of the request's consumer class.
+    pub limit: Arc<Limit>,
     /// Limit in the format of `/rlconfig`, without the rule's path.
     pub listing: String,
-    /// Counter key with its hash tag in braces: `{identity}` or `{tag}:identity`. In Redis, this
-    /// text follows the configured prefix, `tg1`, a letter for the algorithm, and a colon.
-    pub key: String,
-    /// Hash that identifies the counter, as 32 hexadecimal digits.
-    pub identity: String,
     /// Counter key as passed to stores.
     pub counter: CounterKey,
-    /// Compiled algorithm with its parameters; with `tiers`, that of the request's consumer class.
-    pub algorithm: Algorithm,
     /// Entries that the counter key contains, each as `key=value`.
     pub counter_of: Vec<String>,
 }
@@ -185,10 +174,7 @@ impl Policy {
 
     fn explain_pattern(&self, node: NodeId, position: usize) -> StepResult {
         let node = self.tree.node(node);
-        let text = match &node.value {
-            ValueSpec::Pattern(text) | ValueSpec::Exact(text) => text.to_string(),
-            ValueSpec::Any => String::new(),
-        };
+        let text = node.value.text().to_owned();
         StepResult::Pattern { number: position + 1, text, shared: node.share_threshold }
     }
 
@@ -210,7 +196,7 @@ impl Policy {
             .filter_map(|(spec, template)| {
                 // A value without a consumer class is not limited, so there is no limit to show.
                 let SelectedLimit { limit, prefix, .. } = template.select_limit(spec, entries)?;
-                let key = self.counter_key(&mut identity, prefix, template, entries);
+                let counter = self.counter_key(&mut identity, prefix, template, entries);
                 let class = spec.tiers.as_ref().and_then(|_| {
                     let (_, class) = spec.select_class(entries.last()?.value)?;
                     Some(class.name.to_string())
@@ -225,14 +211,9 @@ impl Policy {
                 });
                 Some(LimitExplanation {
                     class,
-                    capacity: limit.capacity().0,
-                    charge: limit.charge,
-                    name: spec.name.as_deref().unwrap_or("").to_owned(),
+                    limit: Arc::clone(limit),
                     listing: listing::format_limit(rule, spec, true),
-                    key: key_text(key),
-                    identity: format!("{:032x}", key.identity),
-                    counter: key,
-                    algorithm: limit.algorithm.clone(),
+                    counter,
                     counter_of: counter_of.collect(),
                 })
             })
@@ -328,17 +309,17 @@ impl fmt::Display for RuleExplanation {
         for entry in &self.overrides {
             write!(f, "\n  override {entry}")?;
         }
-        for limit in &self.limits {
-            write!(f, "\n  limit {}", limit.listing)?;
-            if let Some(class) = &limit.class {
-                write!(f, "\n    class {class}, capacity {} hits", limit.capacity)?;
+        for LimitExplanation { class, limit, listing, counter, counter_of } in &self.limits {
+            write!(f, "\n  limit {listing}")?;
+            if let Some(class) = class {
+                write!(f, "\n    class {class}, capacity {} hits", limit.capacity().0)?;
             }
-            match limit.counter_of.as_slice() {
+            match counter_of.as_slice() {
                 [] => f.write_str("\n    one counter for all")?,
                 entries => write!(f, "\n    counter of {}", entries.join(", "))?,
             }
             write!(f, "\n    charge {}", limit.charge.as_str())?;
-            write!(f, "\n    key {} ({})", limit.key, limit.identity)?;
+            write!(f, "\n    key {} ({:032x})", key_text(*counter), counter.identity)?;
         }
         if !self.replaces.is_empty() {
             write!(f, "\n  replaces {}", self.replaces.join(", "))?;

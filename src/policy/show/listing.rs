@@ -71,8 +71,10 @@ impl Rule {
             // A name in `rate_limit` is one of envoyproxy/ratelimit, which does not print it.
             format!("{}: {}", self.path, format_limit(self, limit, limit.in_list))
         });
-        let unlimited =
-            self.unlimited.then(|| format!("{}: {}", self.path, format_rate("UNKNOWN", 0, self)));
+        let unlimited = self
+            .limits
+            .is_empty()
+            .then(|| format!("{}: {}", self.path, format_rate("UNKNOWN", 0, self)));
         limits.chain(unlimited)
     }
 }

@@ -4,10 +4,10 @@
 //! The reader, the JSON Schema, and the tables of `docs/POLICY.md` are derived from these rows. To
 //! add a key, add a row here and implement the key in `compile`.
 
-use crate::domain::{Accounting, Charge, Micros, OnStoreFailure, Unit, named_enum};
+use crate::domain::{Accounting, Charge, Micros, NamedEnum, OnStoreFailure, Unit, named_enum};
 use crate::policy::compiled_policy::{EmptySegments, RequestPart, TierMethod, WINDOW_MAX};
 use crate::policy::diagnostic::PathStep;
-use crate::policy::words::{AlgorithmName, Align, Prepay, Word};
+use crate::policy::words::{AlgorithmName, Align, Prepay};
 
 named_enum! {
     /// Kind of map in a policy file. The kind determines which keys are allowed.
@@ -137,7 +137,7 @@ const fn text(bytes_max: usize) -> ValueType {
     ValueType::Text { bytes_max }
 }
 
-const fn one_of<T: Word>() -> ValueType {
+const fn one_of<T: NamedEnum>() -> ValueType {
     ValueType::OneOf { words: T::WORDS, any_case: false }
 }
 

@@ -125,6 +125,16 @@ impl<'d> Reader<'d> {
         self.descend(key.into(), |reader| reader.report(Target::Value, kind, message))
     }
 
+    /// Returns the value of a key that the current map must have. Reports `message` if it is absent.
+    pub(crate) fn require<T>(
+        &mut self,
+        value: Option<T>,
+        at: Target,
+        message: &str,
+    ) -> Result<T, ErrorReported> {
+        value.ok_or_else(|| self.report(at, DiagnosticKind::Missing, message))
+    }
+
     /// Reports that the current value repeats or contradicts the value at `first`.
     pub(crate) fn report_duplicate(
         &mut self,

@@ -46,41 +46,6 @@ pub struct Resource {
     pub(crate) tree: Tree,
 }
 
-/// Fields of a descriptor from a control plane, without its child descriptors.
-#[derive(Clone, Debug, Default)]
-pub struct DescriptorFields<'a> {
-    /// Key of the entry.
-    pub key: &'a str,
-    /// Value of the entry; empty if the descriptor matches any value.
-    pub value: &'a str,
-    /// Limit for requests whose descriptor ends at this entry; `None` if there is none.
-    pub limit: Option<LimitFields<'a>>,
-    /// Shadow mode: requests over the limit are counted but admitted.
-    pub shadow_mode: bool,
-    /// Quota mode: a request is rejected only if all of its quota groups are over a limit.
-    pub quota_mode: bool,
-    /// Whether metrics show the request's values on all levels of the path.
-    pub detailed_metric: bool,
-    /// JSON object that is returned as dynamic metadata if the descriptor passes. Its members also
-    /// set policy keys for which control-plane messages have no field.
-    pub metadata: Option<Json>,
-}
-
-/// Fields of a limit from a control plane.
-#[derive(Clone, Debug, Default)]
-pub struct LimitFields<'a> {
-    /// Unit of the window, spelled as in policy files; `None` if the message sets no unit.
-    pub unit: Option<&'a str>,
-    /// Hits per window.
-    pub requests_per_unit: u32,
-    /// Whether the limit allows every request without counting.
-    pub unlimited: bool,
-    /// Name of the limit; empty if unnamed.
-    pub name: &'a str,
-    /// Names of the limits that this limit replaces.
-    pub replaces: Vec<&'a str>,
-}
-
 /// Defaults of one domain: the entries of the defaults file that match it, in file order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DomainDefaults(pub(crate) Vec<Arc<DefaultsEntry>>);
@@ -141,7 +106,8 @@ impl ResourceWriter {
         };
         // A map and a list inside it are never too deep.
         let _ = writer.tree.begin_map();
-        writer.write_text(&keywords::DOMAIN, domain);
+        writer.tree.write_text(keywords::DOMAIN.name);
+        writer.tree.write_text(domain);
         writer.tree.write_text(keywords::DESCRIPTORS.name);
         let _ = writer.tree.begin_list();
         writer
@@ -157,17 +123,27 @@ impl ResourceWriter {
         self.tree.reserve(nodes * VALUES_PER_NODE, bytes + nodes * KEY_BYTES_PER_NODE);
     }
 
-    /// Begins a descriptor, whose children follow. If it is nested too deeply, reports it and
-    /// returns false. In that case, the caller must skip its children and must not call
-    /// [`end_descriptor`](Self::end_descriptor).
-    pub fn begin_descriptor(&mut self, fields: &DescriptorFields<'_>) -> bool {
-        if let ([_], Some(metadata)) = (&*self.positions, &fields.metadata) {
-            self.read_domain_metadata(metadata);
+    /// Begins a descriptor with these keys, as in a policy file, whose children follow. Its `metadata`
+    /// also sets policy keys for which control-plane messages have no field. If the descriptor is
+    /// nested too deeply, reports it and returns false. In that case, the caller must skip its children
+    /// and must not call [`end_descriptor`](Self::end_descriptor).
+    pub fn begin_descriptor(&mut self, mut fields: Map<String, Json>) -> bool {
+        let metadata = fields.remove(keywords::METADATA.name).unwrap_or_default();
+        if let [_] = *self.positions {
+            self.read_domain_metadata(&metadata);
         }
         let start = self.tree.position();
         let path_length = self.path.len();
-        push_segment(&mut self.path, fields.key, fields.value);
-        match self.write_descriptor(fields) {
+        let text = |key: &Key| fields.get(key.name).and_then(Json::as_str).unwrap_or_default();
+        push_segment(&mut self.path, text(&keywords::KEY), text(&keywords::VALUE));
+        if let Some(Json::Object(limit)) = fields.get_mut(keywords::RATE_LIMIT.name) {
+            self.complete_limit(limit, &metadata);
+            copy_keys(&[keywords::RULE_BODY], &metadata, &mut fields);
+        }
+        if !metadata.is_null() {
+            fields.insert(keywords::METADATA.name.to_owned(), metadata);
+        }
+        match self.write_descriptor(&fields) {
             Ok(()) => {
                 self.positions.push(0);
                 self.path_lengths.push(path_length);
@@ -217,103 +193,56 @@ impl ResourceWriter {
         Resource { name: self.name, tree }
     }
 
-    fn write_descriptor(&mut self, fields: &DescriptorFields<'_>) -> Result<(), TooDeep> {
-        let metadata = fields.metadata.as_ref();
+    fn write_descriptor(&mut self, fields: &Map<String, Json>) -> Result<(), TooDeep> {
         self.tree.begin_map()?;
-        self.write_text(&keywords::KEY, fields.key);
-        if !fields.value.is_empty() {
-            self.write_text(&keywords::VALUE, fields.value);
-        }
-        if let Some(limit) = &fields.limit {
-            self.write_limit(limit, metadata)?;
-            self.copy_from_metadata(&keywords::RULE_BODY, metadata)?;
-        }
-        self.write_flag(&keywords::SHADOW_MODE, fields.shadow_mode);
-        self.write_flag(&keywords::QUOTA_MODE, fields.quota_mode);
-        self.write_flag(&keywords::DETAILED_METRIC, fields.detailed_metric);
-        if let Some(metadata) = metadata {
-            self.tree.write_text(keywords::METADATA.name);
-            self.tree.write_json(metadata)?;
+        for (key, value) in fields {
+            self.tree.write_text(key);
+            self.tree.write_json(value)?;
         }
         self.tree.write_text(keywords::CHILDREN.name);
         self.tree.begin_list()
     }
 
-    fn write_limit(
-        &mut self,
-        limit: &LimitFields<'_>,
-        metadata: Option<&Json>,
-    ) -> Result<(), TooDeep> {
-        self.tree.write_text(keywords::RATE_LIMIT.name);
-        self.tree.begin_map()?;
-        if let Some(unit) = limit.unit {
-            self.write_text(&keywords::UNIT, unit);
+    /// Adds the keys of a limit that the `metadata` of its descriptor or the defaults set.
+    fn complete_limit(&self, limit: &mut Map<String, Json>, metadata: &Json) {
+        copy_keys(&LIMIT_METADATA_KEYS, metadata, limit);
+        copy_keys(&LIMIT_KEYS, metadata, limit);
+        if limit.contains_key(keywords::UNLIMITED.name) {
+            return;
         }
-        self.tree.write_text(keywords::REQUESTS_PER_UNIT.name);
-        self.tree.write_number(u64::from(limit.requests_per_unit));
-        self.write_flag(&keywords::UNLIMITED, limit.unlimited);
-        if !limit.name.is_empty() {
-            self.write_text(&keywords::NAME, limit.name);
-        }
-        if !limit.replaces.is_empty() {
-            self.tree.write_text(keywords::REPLACES.name);
-            self.tree.begin_list()?;
-            for name in &limit.replaces {
-                self.tree.begin_map()?;
-                self.write_text(&keywords::REPLACED_NAME, name);
-                self.tree.end();
-            }
-            self.tree.end();
-        }
-        for key in LIMIT_METADATA_KEYS.iter().chain(&LIMIT_KEYS) {
-            self.copy_from_metadata(key, metadata)?;
-        }
-        for key in &LIMIT_KEYS {
-            let is_set = metadata.is_some_and(|metadata| metadata.get(key.name).is_some());
-            if let Some(value) = self.default_for(key, limit, metadata)
-                && !is_set
-                && !limit.unlimited
+        let defaults = LIMIT_KEYS.map(|key| (key.name, self.default_for(&key, limit)));
+        for (name, value) in defaults {
+            if let Some(value) = value
+                && !limit.contains_key(name)
             {
-                self.tree.write_text(key.name);
-                self.tree.write_json(&value)?;
+                limit.insert(name.to_owned(), value);
             }
         }
-        self.tree.end();
-        Ok(())
     }
 
-    /// Returns the default of a key for a limit whose descriptor has the metadata `own`. Returns
-    /// `None` where the key would be an error: `burst` without a bucket or with 0 requests,
-    /// calendar windows of another algorithm or unit, and an `anchor` of another unit.
-    fn default_for(&self, key: &Key, limit: &LimitFields<'_>, own: Option<&Json>) -> Option<Json> {
+    /// Returns the default of a key for a limit with these keys. Returns `None` where the key would be
+    /// an error: `burst` without a bucket or with 0 requests, calendar windows of another algorithm or
+    /// unit, and an `anchor` of another unit.
+    fn default_for(&self, key: &Key, limit: &Map<String, Json>) -> Option<Json> {
         let default = |key: &Key| self.defaults.get(key, &self.path);
         let in_force = |key: &Key| {
-            let own = own.and_then(|metadata| metadata.get(key.name));
-            own.or_else(|| default(key)).and_then(Json::as_str).unwrap_or_default()
+            let own = limit.get(key.name).or_else(|| default(key));
+            own.and_then(Json::as_str).unwrap_or_default()
         };
-        let (value, unit) = (default(key)?, limit.unit.unwrap_or_default());
+        let (value, unit) = (default(key)?, in_force(&keywords::UNIT));
         let algorithm = in_force(&keywords::ALGORITHM);
         let can_align = ["", "fixed_window"].contains(&algorithm)
             && ["day", "week", "month", "year"].contains(&unit);
         let is_calendar = can_align && in_force(&keywords::ALIGN) == "calendar";
+        let is_zero = limit.get(keywords::REQUESTS_PER_UNIT.name).is_none_or(|number| *number == 0);
         let applies = match key.name {
-            "burst" => limit.requests_per_unit > 0 && algorithm.ends_with("_bucket"),
+            "burst" => !is_zero && algorithm.ends_with("_bucket"),
             "align" => can_align,
             "time_zone" => is_calendar,
             "anchor" => is_calendar && unit == unit_of_anchor(value),
             _ => true,
         };
         applies.then(|| value.clone())
-    }
-
-    /// Copies a key from `metadata`, if present, to the current map. Returns [`TooDeep`] if the
-    /// value is nested too deeply.
-    fn copy_from_metadata(&mut self, key: &Key, metadata: Option<&Json>) -> Result<(), TooDeep> {
-        let Some(value) = metadata.and_then(|metadata| metadata.get(key.name)) else {
-            return Ok(());
-        };
-        self.tree.write_text(key.name);
-        self.tree.write_json(value)
     }
 
     /// Reads domain keys from the `metadata` of a first-level descriptor. Reports values that
@@ -333,18 +262,6 @@ impl ResourceWriter {
         }
     }
 
-    fn write_text(&mut self, key: &Key, text: &str) {
-        self.tree.write_text(key.name);
-        self.tree.write_text(text);
-    }
-
-    fn write_flag(&mut self, key: &Key, value: bool) {
-        if value {
-            self.tree.write_text(key.name);
-            self.tree.write_boolean(value);
-        }
-    }
-
     fn report(&mut self, kind: DiagnosticKind, message: String) {
         if self.problems.len() < DIAGNOSTICS_MAX {
             let path = Path::for_descriptor(&self.positions);
@@ -355,6 +272,15 @@ impl ResourceWriter {
     fn advance_position(&mut self) {
         if let Some(position) = self.positions.last_mut() {
             *position += 1;
+        }
+    }
+}
+
+/// Copies keys that `metadata` has.
+fn copy_keys(keys: &[Key], metadata: &Json, to: &mut Map<String, Json>) {
+    for key in keys {
+        if let Some(value) = metadata.get(key.name) {
+            to.insert(key.name.to_owned(), value.clone());
         }
     }
 }

@@ -6,9 +6,8 @@ use super::keywords::{Key, ValueType};
 use super::reader::{ErrorReported, Fields, ReadResult, Reader};
 use super::suggestions::{number_hint, range_hint, spelling};
 use super::yaml::scalar::{self, Scalar};
-use crate::domain::nearest_word;
+use crate::domain::{NamedEnum, nearest_word};
 use crate::policy::diagnostic::{DiagnosticKind, Target, quoted};
-use crate::policy::words::Word;
 
 impl<'d> Reader<'d> {
     /// Reads a boolean. An absent key means false.
@@ -70,11 +69,15 @@ impl<'d> Reader<'d> {
     }
 
     /// Reads one of the words that the key accepts. Returns `None` if the key is absent.
-    pub(crate) fn read_word<T: Word>(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<T> {
+    pub(crate) fn read_word<T: NamedEnum>(
+        &mut self,
+        fields: &Fields<'d>,
+        key: &Key,
+    ) -> ReadResult<T> {
         let any_case = matches!(key.value_type, ValueType::OneOf { any_case: true, .. });
         self.read_value(fields, key, |reader, value| {
             let text = reader.convert_to_string(key, value)?;
-            if let Some(value) = T::from_word(&text, any_case) {
+            if let Some(value) = T::from_name(&text, any_case) {
                 return Ok(Some(value));
             }
             let near = nearest_word(&text, T::WORDS.iter().copied());

@@ -47,7 +47,6 @@ fn build_policy(rules: Vec<RuleSpec>) -> Policy {
 
 fn rule(metadata: Option<Value>, body: Option<(&str, &str)>) -> RuleSpec {
     RuleSpec {
-        unlimited: true,
         limits: Arc::default(),
         replaces: Box::default(),
         name: None,
@@ -555,7 +554,7 @@ fn unavailable_body_is_sent_only_for_denials_without_the_store() {
             cost: 1,
         };
         let limits = limits.iter().map(limit).collect();
-        let rule = RuleSpec { unlimited: false, limits, ..rule(None, None) };
+        let rule = RuleSpec { limits, ..rule(None, None) };
         let refused = Decision { source, ..decision(vec![over_limit_status(5, Some(1))]) };
         let settings = ResponseSettings { body: true, ..ResponseSettings::default() };
         let body = encode_response(settings, &refused, vec![rule], 0).raw_body;

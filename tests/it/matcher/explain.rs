@@ -20,7 +20,7 @@ fn an_explanation_names_the_step_of_every_level_and_the_counter() {
     let MatchEnd::Rule(rule) = &explanation.ending else { panic!("{explanation}") };
     let descriptors = [descriptor(&entries)];
     let keys = super::checks_of(&policy, &request(&descriptors), |check| key_text(check.key));
-    assert_eq!(rule.limits.iter().map(|limit| limit.key.clone()).collect::<Vec<_>>(), keys);
+    assert_eq!(rule.limits.iter().map(|limit| key_text(limit.counter)).collect::<Vec<_>>(), keys);
     let text = explanation.to_string();
     for part in [
         "domain d\n",

@@ -259,7 +259,7 @@ fn a_rule_without_limits_is_found_as_unlimited() {
     let entries = [entry("a", "x")];
     let descriptors = [descriptor(&entries)];
     let matches = policy.find(&request(&descriptors));
-    assert!(matches!(matches.found[0], DescriptorMatch::Unlimited(rule) if rule.unlimited));
+    assert!(matches!(matches.found[0], DescriptorMatch::Unlimited(rule) if rule.limits.is_empty()));
     assert!(policy.checks(&request(&descriptors), &matches).each.is_empty());
 }
 

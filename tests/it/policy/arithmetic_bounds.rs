@@ -267,9 +267,10 @@ fn separate_classes_have_ids_of_their_own_which_all_belong_to_the_limit() {
 fn only_the_ids_of_overrides_are_marked_as_such() {
     for multiplier in 1..=64 {
         let text = format!("unit: minute, unit_multiplier: {multiplier}, requests_per_unit: 5");
-        assert!(!limit(&text).is_override(), "{multiplier}");
+        assert_eq!(limit(&text).limit_id & Limit::OVERRIDE_BIT, 0, "{multiplier}");
         let asked =
             Override { requests_per_unit: 5, unit: Unit::Minute, unit_multiplier: multiplier };
-        assert!(compile_override("edge", &asked, Charge::Admitted).is_override(), "{multiplier}");
+        let id = compile_override("edge", &asked, Charge::Admitted).limit_id;
+        assert_ne!(id & Limit::OVERRIDE_BIT, 0, "{multiplier}");
     }
 }

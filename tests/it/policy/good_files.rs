@@ -57,7 +57,7 @@ fn tell(node: &NodeSpec, above: &str, text: &mut String) {
 
 fn rule_told(rule: &RuleSpec) -> String {
     let mut told = match &*rule.limits {
-        [] if rule.unlimited => "unlimited".to_owned(),
+        [] => "unlimited".to_owned(),
         [limit] if !limit.in_list => limit_told(limit),
         list => list.iter().map(listed_told).collect::<Vec<_>>().join(" + "),
     };

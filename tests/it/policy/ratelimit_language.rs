@@ -187,7 +187,7 @@ fn a_missing_requests_per_unit_is_zero_and_denies_all_with_a_warning() {
 #[test]
 fn unlimited_has_no_limit_and_keeps_its_name() {
     let rule = limited("unlimited: true, name: vip, requests_per_unit: 5");
-    assert!(rule.unlimited && rule.limits.is_empty());
+    assert!(rule.limits.is_empty());
     assert_eq!(rule.name.as_deref(), Some("vip"));
 }
 
@@ -328,7 +328,7 @@ fn an_invalid_unit_is_refused_unless_unlimited() {
             matches!(kinds[..], [DiagnosticKind::BadValue | DiagnosticKind::Missing]),
             "{unit}"
         );
-        assert!(limited(&format!("unit: {unit}, unlimited: true")).unlimited);
+        assert!(limited(&format!("unit: {unit}, unlimited: true")).limits.is_empty());
     }
 }
 
@@ -365,7 +365,7 @@ fn replaces_that_names_nobody_is_let_pass_with_a_warning() {
 
 #[test]
 fn unlimited_with_requests_per_unit_and_no_unit_is_let_pass() {
-    assert!(limited("unlimited: true, requests_per_unit: 5").unlimited);
+    assert!(limited("unlimited: true, requests_per_unit: 5").limits.is_empty());
 }
 
 #[test]

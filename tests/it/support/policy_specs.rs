@@ -58,7 +58,6 @@ pub fn pair(name: &str, value: &str) -> Node {
 impl Node {
     fn rule(&mut self) -> &mut RuleSpec {
         self.0.rule.get_or_insert_with(|| RuleSpec {
-            unlimited: false,
             limits: Arc::default(),
             replaces: Box::default(),
             name: None,
@@ -89,7 +88,7 @@ impl Node {
     }
 
     pub fn unlimited(mut self) -> Node {
-        self.rule().unlimited = true;
+        self.rule();
         self
     }
 

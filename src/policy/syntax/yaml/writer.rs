@@ -108,14 +108,6 @@ impl TreeWriter {
         self.write_scalar(text, Style::Quoted, Span::NONE);
     }
 
-    pub(crate) fn write_boolean(&mut self, value: bool) {
-        self.write_scalar(if value { "true" } else { "false" }, Style::Plain, Span::NONE);
-    }
-
-    pub(crate) fn write_number(&mut self, number: u64) {
-        self.write_scalar(&number.to_string(), Style::Plain, Span::NONE);
-    }
-
     /// Writes a JSON value.
     ///
     /// # Errors
@@ -123,12 +115,8 @@ impl TreeWriter {
     /// Returns [`TooDeep`] if the value would be nested deeper than [`DEPTH_MAX`].
     pub(crate) fn write_json(&mut self, value: &Json) -> Result<(), TooDeep> {
         match value {
-            Json::Null => {
-                self.write_scalar("null", Style::Plain, Span::NONE);
-            }
-            Json::Bool(value) => self.write_boolean(*value),
-            Json::Number(number) => {
-                self.write_scalar(&number.to_string(), Style::Plain, Span::NONE);
+            Json::Null | Json::Bool(_) | Json::Number(_) => {
+                self.write_scalar(&value.to_string(), Style::Plain, Span::NONE);
             }
             Json::String(text) => self.write_text(text),
             Json::Array(list) => {
