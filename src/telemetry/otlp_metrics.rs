@@ -22,7 +22,7 @@ use super::metric::{
     Labels, MetricFamily, MetricKind, MetricSink, MetricSource, MetricUnit, MetricValue,
     SeriesEmitter, counter, emit_series,
 };
-use super::otlp::metric_client::MetricClient;
+use super::otlp::otlp_client::OtlpClient;
 use super::otlp::{ExportStats, OtlpError, OtlpTarget, ServiceIdentity};
 use super::prometheus::{AllMetrics, METRIC_PREFIX};
 use crate::domain::Micros;
@@ -35,7 +35,7 @@ const MICROS_PER_SECOND: f64 = 1e6;
 
 /// Exporter that sends all metrics to a collector at a fixed interval.
 pub struct MetricsExporter {
-    client: MetricClient,
+    client: OtlpClient,
     resource: Resource,
     metrics: Arc<AllMetrics>,
     now: fn() -> Micros,
@@ -60,7 +60,7 @@ impl MetricsExporter {
         let attributes = identity.resource_attributes().into_iter();
         let attributes = attributes.map(|(name, value)| build_attribute(&name, &value)).collect();
         Ok(MetricsExporter {
-            client: MetricClient::new(target)?,
+            client: OtlpClient::new(target)?,
             resource: Resource { attributes, ..Resource::default() },
             metrics,
             now,
@@ -71,7 +71,7 @@ impl MetricsExporter {
 
     /// Exports all metrics once per `interval` until `stop` becomes true, then exports one last
     /// time.
-    pub async fn run(mut self, interval: Duration, mut stop: watch::Receiver<bool>) {
+    pub async fn run(self, interval: Duration, mut stop: watch::Receiver<bool>) {
         loop {
             // A closed channel also means stop.
             let stopped = stop.wait_for(|stop| *stop);
@@ -83,7 +83,7 @@ impl MetricsExporter {
         }
     }
 
-    async fn export(&mut self) {
+    async fn export(&self) {
         let mut writer = OtlpWriter::new(self.start, (self.now)());
         if self.metrics.emit(&mut writer).is_err() {
             return;
@@ -98,7 +98,7 @@ impl MetricsExporter {
             let resource_metrics =
                 ResourceMetrics { resource, scope_metrics, ..ResourceMetrics::default() };
             let message = ExportMetricsServiceRequest { resource_metrics: vec![resource_metrics] };
-            let result = self.client.send(message).await;
+            let result = self.client.send_metrics(message).await;
             self.stats.record(result);
         }
     }

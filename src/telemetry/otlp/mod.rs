@@ -6,7 +6,7 @@
 //! Not here: the metrics (`otlp_metrics`).
 
 mod http_sender;
-pub(super) mod metric_client;
+pub(super) mod otlp_client;
 mod sampling;
 mod trace_export;
 
@@ -61,8 +61,6 @@ pub enum OtlpError {
     Header(String),
     /// A CA certificate that cannot be parsed.
     Tls(String),
-    /// Any other configuration error that the exporter library reports.
-    Exporter(String),
 }
 
 impl fmt::Display for OtlpError {
@@ -71,7 +69,6 @@ impl fmt::Display for OtlpError {
             OtlpError::Endpoint(reason) => write!(f, "{reason}; example: http://collector:4317"),
             OtlpError::Header(name) => write!(f, "header {name:?} cannot be sent"),
             OtlpError::Tls(reason) => write!(f, "TLS towards the receiver: {reason}"),
-            OtlpError::Exporter(reason) => f.write_str(reason),
         }
     }
 }
