@@ -4,27 +4,23 @@ use std::sync::Arc;
 
 use http::HeaderMap;
 
+use super::Configuration;
 use super::log_level::LogLevelControl;
 use super::operator_overrides::{OperatorOverrides, override_metrics};
 use super::peers::Peers;
 use super::process::exit_codes::Failure;
 use super::process::watcher_thread::WatchedValue;
 use super::request_rates::RateSampler;
-use super::try_request::{dry_run_request, to_json};
 use super::wiring::otlp_exporters::{self, OtlpExporters};
 use super::wiring::store_setup::ServiceDecider;
 use super::wiring::{control_plane_metrics, process_metrics, server_config, store_metrics};
-use super::{Configuration, SampleRequest, admin_actions, explain_offline, live_page_data};
-use crate::admin::{
-    AdminAction, Backend, JsonBodies, MetricsEndpoint, OperatorToken, PolicyQuery, SampleQuery,
-    Scope, TextResult,
-};
+use crate::admin::{Backend, JsonBodies, MetricsEndpoint, OperatorToken};
 use crate::clock::Clock;
 use crate::control_plane::ControlPlaneStatus;
 use crate::domain::{CallerMemory, HttpReply, UnreadableCallers};
 use crate::server::{ConnectionStats, Health, RlsService, TlsCounters};
 use crate::store::redis::script::keys::Prefix;
-use crate::telemetry::{AllMetrics, MetricsPage, Telemetry, TopBy, export_metrics};
+use crate::telemetry::{AllMetrics, MetricsPage, Telemetry, export_metrics};
 
 /// Components of the service that the HTTP ports show and change.
 pub(crate) struct AdminWiring {
@@ -102,7 +98,7 @@ impl AdminWiring {
         server_config::is_json_enabled(&self.configuration.settings).then(bodies)
     }
 
-    fn key_prefix(&self) -> Prefix {
+    pub(crate) fn key_prefix(&self) -> Prefix {
         // The settings have already validated the prefix.
         Prefix::new(&self.configuration.settings.cache_key_prefix).unwrap_or_default()
     }
@@ -125,85 +121,6 @@ impl Backend for AdminWiring {
         self.rate_limit.answer_forward_auth(domain, headers, denied_status).await
     }
 
-    fn rlconfig(&self) -> String {
-        let active = self.decider.policy();
-        let mut text = String::new();
-        for rule in self.overrides.loaded().rules() {
-            let changes = live_page_data::changes_of(&active, rule.id);
-            let changes: String = changes.map(|change| format!(", override: {change}")).collect();
-            rule.listing().for_each(|line| text.extend([&*line, &changes, "\n"]));
-        }
-        text
-    }
-
-    fn stats(&self) -> String {
-        self.telemetry.statsd_lines()
-    }
-
-    fn config(&self) -> String {
-        self.configuration.report()
-    }
-
-    fn explain(&self, query: &SampleQuery) -> TextResult {
-        let (request, policy) = (sample_request(query)?, self.decider.policy());
-        Ok(explain_offline::explain_request(&policy, &self.key_prefix(), &request))
-    }
-
-    fn policy(&self, query: &PolicyQuery) -> String {
-        to_json(&live_page_data::list_rules(
-            &self.overrides.loaded(),
-            &self.decider.policy(),
-            query,
-        ))
-    }
-
-    async fn top(&self, by: TopBy, scope: Scope) -> String {
-        live_page_data::list_top_keys(&self.telemetry, &self.decider, &self.peers, by, scope).await
-    }
-
-    async fn now(&self, scope: Scope) -> String {
-        let rates = self.rates.sample(Clock::System.now(), || self.telemetry.snapshot());
-        let control_plane = self.control_plane.as_deref();
-        let loaded = self.overrides.loaded();
-        let mut now = live_page_data::build_now_response(
-            &self.decider,
-            &self.telemetry,
-            &loaded,
-            &rates,
-            control_plane,
-            &self.unreadable,
-        );
-        now.override_changes = self.overrides.recent_changes();
-        now.ready = self.is_ready();
-        live_page_data::add_peers(now, &self.peers, "/now", scope).await
-    }
-
-    async fn history(&self, rules_max: usize, scope: Scope) -> String {
-        live_page_data::add_peers(self.telemetry.history(rules_max), &self.peers, "/history", scope)
-            .await
-    }
-
-    async fn try_request(&self, query: SampleQuery) -> TextResult {
-        let sample = sample_request(&query)?;
-        dry_run_request(&self.decider, &self.key_prefix(), &sample).await
-    }
-
-    fn overrides(&self, after: &str) -> String {
-        self.overrides.page_as_json(after)
-    }
-
-    fn log_level(&self) -> String {
-        self.log_level.describe(Clock::System.monotonic_now())
-    }
-
-    async fn counters(&self, domain: &str, descriptor: &str, reset: bool) -> TextResult {
-        admin_actions::inspect_or_reset(&self.decider, domain, descriptor, reset).await
-    }
-
-    async fn run_action(&self, action: AdminAction) -> TextResult {
-        admin_actions::run_action(&self.decider, &self.overrides, &self.log_level, action).await
-    }
-
     fn instance(&self) -> u64 {
         self.peers.instance
     }
@@ -214,9 +131,4 @@ impl Backend for AdminWiring {
             Some(token) => token.get().map_or(OperatorToken::Unreadable, OperatorToken::Text),
         }
     }
-}
-
-fn sample_request(query: &SampleQuery) -> Result<SampleRequest, String> {
-    let request = SampleRequest::parse(query.domain.clone(), &query.descriptors, query.hits);
-    request.map_err(|error| error.to_string())
 }

@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::admin_wiring::{AdminWiring, MetricsEndpoints};
+use super::debug_port::debug_routes;
 use super::process::exit_codes::Failure;
 use super::wiring::server_config;
 use crate::admin::{self, AllowedHosts, HttpLimits, HttpPhase};
@@ -74,7 +75,7 @@ impl HttpPorts {
         let json = wiring.json_bodies();
         spawn(self.public, admin::public_routes(Arc::clone(&wiring), public, json));
         let with_names = Arc::clone(&with_ratelimit_names);
-        spawn(self.debug, admin::debug_routes(Arc::clone(&wiring), with_names, hosts));
+        spawn(self.debug, debug_routes().build(Arc::clone(&wiring), with_names, hosts));
         if let Some(listener) = self.prometheus {
             let path = &wiring.configuration.settings.prometheus_path;
             spawn(listener, admin::metrics_routes(with_ratelimit_names, path));

@@ -15,6 +15,7 @@ mod wiring;
 
 mod admin_actions;
 mod admin_wiring;
+mod debug_port;
 mod live_page_data;
 mod log_level;
 mod operator_overrides;
