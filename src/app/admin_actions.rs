@@ -25,8 +25,7 @@ use crate::policy::{MatchEnd, Policy};
 ///
 /// # Errors
 ///
-/// Returns [`Failure::File`] if the token file cannot be read, or [`Failure::Runtime`] if the
-/// thread cannot be started.
+/// Returns an error if the token file cannot be read or the thread cannot be started.
 pub(super) fn watch_token(path: PathBuf) -> Result<WatchedValue<String>, Failure> {
     let on_failure = |error: &Failure| tracing::error!(%error, "cannot read the debug token file");
     WatchedValue::start("debug-token", move || Ok(read_secret_file(&path)?), on_failure)

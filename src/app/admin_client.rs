@@ -32,8 +32,7 @@ pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 ///
 /// # Errors
 ///
-/// Returns [`Failure::File`] if the token file cannot be read, [`Failure::Usage`] if its contents
-/// cannot be a token, [`Failure::Runtime`] if the Tokio runtime cannot be created, or
+/// Returns [`Failure::Usage`] if the token file cannot be read or its contents cannot be a token, or
 /// [`Failure::Unavailable`] if the service cannot be reached or rejects the request.
 pub fn post_to_debug_port(
     endpoint: &str,
@@ -61,8 +60,7 @@ pub fn post_to_debug_port(
 ///
 /// # Errors
 ///
-/// Returns [`Failure::Runtime`] if the Tokio runtime cannot be created, or [`Failure::Unavailable`] if
-/// the service cannot be reached or rejects the request.
+/// Returns [`Failure::Unavailable`] if the service cannot be reached or rejects the request.
 pub fn get_from_debug_port(
     endpoint: &str,
     path: &str,

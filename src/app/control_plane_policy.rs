@@ -74,13 +74,13 @@ impl ControlPlanePolicy {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .map_err(Failure::Runtime)?;
+            .map_err(Failure::runtime)?;
         let run = move || {
             // Without the lower priority, the policy is the same.
             let _ = rustix::process::nice(THREAD_NICENESS);
             runtime.block_on(client.run(last_good, activator));
         };
-        thread::Builder::new().name("xds".to_owned()).spawn(run).map_err(Failure::Runtime)?;
+        thread::Builder::new().name("xds".to_owned()).spawn(run).map_err(Failure::runtime)?;
         Ok(policy)
     }
 

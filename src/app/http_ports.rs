@@ -28,7 +28,7 @@ impl HttpPorts {
     ///
     /// # Errors
     ///
-    /// Returns [`Failure::Address`] for the first address that cannot be resolved or bound.
+    /// Returns [`Failure::Unavailable`] for the first address that cannot be resolved or bound.
     pub(super) async fn bind(settings: &Settings) -> Result<Self, Failure> {
         let (host, port) = &settings.prometheus_addr;
         Ok(HttpPorts {
@@ -118,11 +118,8 @@ const PROMETHEUS_FLAGS: [&str; 2] = ["--prometheus-addr", "--prometheus-addr"];
 
 async fn bind(host: &str, port: u16, flags: [&'static str; 2]) -> Result<TcpListener, Failure> {
     let address = server_config::resolve(host, port, flags)?;
-    TcpListener::bind(address).await.map_err(|error| Failure::Address {
-        flags,
-        address: address.to_string(),
-        error,
-    })
+    let bound = TcpListener::bind(address).await;
+    bound.map_err(|error| Failure::address(flags, &address.to_string(), &error))
 }
 
 #[cfg(test)]

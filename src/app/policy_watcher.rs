@@ -263,7 +263,7 @@ impl PolicyReloader {
             Ok(true) => self.load(),
             Ok(false) => None,
             Err(error) => {
-                self.report_unreadable(&Failure::PolicyFiles(error));
+                self.report_unreadable(&Failure::policy_files(error));
                 None
             }
         }

@@ -69,7 +69,7 @@ pub fn serve(configuration: Configuration) -> Result<(), Failure> {
         .thread_name("side")
         .enable_all()
         .build()
-        .map_err(Failure::Runtime)?;
+        .map_err(Failure::runtime)?;
     let result = runtime.block_on(run(&configuration, risks, log_level));
     // Do not wait for background tasks at exit.
     runtime.shutdown_background();

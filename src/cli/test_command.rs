@@ -100,7 +100,7 @@ impl Test {
 
 /// Reads a test file and its policy.
 fn load(path: &Path, sources: Sources) -> Result<LoadedFile, Failure> {
-    let wrong = |reason: String| Failure::InvalidTest(reason);
+    let wrong = |reason: String| Failure::InvalidPolicy(reason);
     let text = app::read_text_file(path)?;
     let file = TestFile::parse(&path.display().to_string(), &text);
     let file = file.map_err(|error| wrong(error.to_string()))?;

@@ -373,7 +373,7 @@ fn similar_file(path: &Path) -> Option<PathBuf> {
 ///
 /// # Errors
 ///
-/// Returns [`Failure::File`] if the file cannot be read or exceeds 1 MiB.
+/// Returns [`Failure::Usage`] if the file cannot be read or exceeds 1 MiB.
 pub fn read_pem_file(path: &Path) -> Result<Vec<u8>, Failure> {
     Ok(read_secret_file(path)?.into_bytes())
 }

@@ -94,7 +94,7 @@ impl CertificateReloader {
         let replaced = match read {
             Ok(Some(material)) => {
                 let replaced = self.tls.replace(&material, Clock::System.now());
-                replaced.map_err(|error| Failure::Wire(WireError::Tls(error)))
+                replaced.map_err(|error| Failure::from(WireError::Tls(error)))
             }
             Ok(None) => return,
             Err(failure) => {
@@ -117,8 +117,7 @@ impl CertificateReloader {
 
 /// Reads a PEM file. An error names the flag that sets its path.
 fn read_pem(flag: &str, path: &Path) -> Result<Vec<u8>, Failure> {
-    read_pem_file(path)
-        .map_err(|error| Failure::Certificate { files: flag.to_owned(), error: Box::new(error) })
+    read_pem_file(path).map_err(|error| Failure::Usage(format!("{flag}: {error}")))
 }
 
 /// Converts a TLS error into a failure that names the affected flags and files.
@@ -141,9 +140,9 @@ fn tls_failure(settings: &Settings, material: &TlsMaterial, error: TlsError) -> 
             "it holds a private key: are --grpc-server-tls-cert and --grpc-server-tls-key swapped?"
                 .to_owned(),
         ),
-        error => Failure::Wire(WireError::Tls(error)),
+        error => Failure::from(WireError::Tls(error)),
     };
-    Failure::Certificate { files: files.join(", "), error: Box::new(error) }
+    Failure::Usage(format!("{}: {error}", files.join(", ")))
 }
 
 fn read_material(settings: &Settings) -> Result<Option<TlsMaterial>, Failure> {

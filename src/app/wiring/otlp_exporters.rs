@@ -43,7 +43,7 @@ impl OtlpExporters {
         [metrics_stats, traces_stats]: &OtlpStats,
     ) -> Result<OtlpExporters, Failure> {
         let mut exporters = OtlpExporters { telemetry: Arc::clone(telemetry), metrics: None };
-        let otlp = settings.otlp().map_err(|error| Failure::Settings(vec![error]))?;
+        let otlp = settings.otlp().map_err(|error| vec![error])?;
         let Some(otlp) = otlp else { return Ok(exporters) };
         let unusable = |error: OtlpError| Failure::Usage(format!("OTLP: {error}"));
         let identity = ServiceIdentity {
