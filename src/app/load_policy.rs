@@ -7,12 +7,12 @@ use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Read};
 use std::panic::resume_unwind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use super::policy_files::{PolicyFiles, ReadFile};
 use super::process::exit_codes::Failure;
-use super::process::files_and_env::{FileError, malformed, read_secret_file};
+use super::process::files_and_env::{FileError, malformed, read_secret_file, unreadable_with};
 use super::wiring::server_config;
 use crate::domain::RuleId;
 use crate::policy::{self, Diagnostic, FILE_BYTES_CEILING, Options, Policy, Secret, Source};
@@ -210,16 +210,16 @@ const STDIN: &str = "-";
 
 /// Reads a policy from standard input, up to the largest value that `--policy-file-size` accepts.
 fn read_stdin() -> Result<Vec<u8>, FileError> {
-    let (path, bytes_max) = (PathBuf::from("<stdin>"), FILE_BYTES_CEILING);
+    let (path, bytes_max) = (Path::new("<stdin>"), FILE_BYTES_CEILING);
     let mut text = Vec::new();
     let read = io::stdin().lock().take(bytes_max as u64 + 1).read_to_end(&mut text);
     match read {
         Err(error) => {
-            let advice = "give the policy on standard input, or as a file".to_owned();
-            Err(FileError::Unreadable { path, error, advice })
+            let advice = "give the policy on standard input, or as a file";
+            Err(unreadable_with(path, &error, advice))
         }
         Ok(bytes) if bytes > bytes_max => {
-            Err(malformed(&path, format!("more than {bytes_max} bytes (--policy-file-size)")))
+            Err(malformed(path, format!("more than {bytes_max} bytes (--policy-file-size)")))
         }
         Ok(_) => Ok(text),
     }
