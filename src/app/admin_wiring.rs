@@ -1,5 +1,6 @@
 //! Connects the HTTP ports of `admin` to the running service.
 
+use std::fmt;
 use std::sync::Arc;
 
 use http::HeaderMap;
@@ -11,7 +12,7 @@ use super::peers::Peers;
 use super::process::exit_codes::Failure;
 use super::process::watcher_thread::WatchedValue;
 use super::request_rates::RateSampler;
-use super::wiring::otlp_exporters::{self, OtlpExporters};
+use super::wiring::otlp_exporters::{self, OtlpExporters, OtlpStats};
 use super::wiring::store_setup::ServiceDecider;
 use super::wiring::{control_plane_metrics, process_metrics, server_config, store_metrics};
 use crate::admin::{Backend, JsonBodies, MetricsEndpoint, OperatorToken};
@@ -20,7 +21,7 @@ use crate::control_plane::ControlPlaneStatus;
 use crate::domain::{CallerMemory, HttpReply, UnreadableCallers};
 use crate::server::{ConnectionStats, Health, RlsService, TlsCounters};
 use crate::store::redis::script::keys::Prefix;
-use crate::telemetry::{AllMetrics, MetricsPage, Telemetry, export_metrics};
+use crate::telemetry::{MetricSink, MetricSource, MetricsPage, Telemetry, emit_exports};
 
 /// Components of the service that the HTTP ports show and change.
 pub(crate) struct AdminWiring {
@@ -61,19 +62,12 @@ impl AdminWiring {
     /// # Errors
     ///
     /// Returns an error if an OTLP endpoint, header or CA certificate is invalid.
-    pub(crate) fn start_metrics(&self) -> Result<(MetricsEndpoints, OtlpExporters), Failure> {
+    pub(crate) fn start_metrics(
+        self: &Arc<Self>,
+    ) -> Result<(MetricsEndpoints, OtlpExporters), Failure> {
         let stats = otlp_exporters::new_stats();
-        let mut metrics = store_metrics::sources(
-            &self.decider,
-            &self.connection_stats,
-            &self.rate_limit,
-            self.tls_counters.as_ref(),
-        );
-        metrics.push(store_metrics::unreadable_source(&self.unreadable));
-        metrics.push(override_metrics::source(&self.overrides));
-        metrics.extend(self.control_plane.as_ref().map(control_plane_metrics::source));
-        metrics.push(export_metrics(stats.clone()));
-        let metrics = Arc::new(AllMetrics::new(Arc::clone(&self.telemetry), metrics));
+        let (wiring, exports) = (Arc::clone(self), stats.clone());
+        let metrics: MetricSource = Arc::new(move |sink| wiring.emit_metrics(&exports, sink));
         let settings = &self.configuration.settings;
         let endpoint = |page: MetricsPage| {
             Arc::new(MetricsEndpoint::new(Arc::new(page), || Clock::System.monotonic_now()))
@@ -87,6 +81,24 @@ impl AdminWiring {
         };
         let exporters = OtlpExporters::start(settings, &self.telemetry, metrics, &stats)?;
         Ok((MetricsEndpoints { public, with_ratelimit_names }, exporters))
+    }
+
+    /// Writes all metrics of the process, for both scrapes and OTLP exports.
+    pub(crate) fn emit_metrics(
+        &self,
+        exports: &OtlpStats,
+        sink: &mut dyn MetricSink,
+    ) -> fmt::Result {
+        self.telemetry.emit(sink)?;
+        let (batches, tls) = (self.rate_limit.batch_decisions(), self.tls_counters.as_deref());
+        store_metrics::emit_listener(&self.connection_stats, batches, tls, sink)?;
+        store_metrics::emit_stores(self.decider.store(), sink)?;
+        store_metrics::emit_unreadable(&self.unreadable, sink)?;
+        override_metrics::emit(&self.overrides, sink)?;
+        if let Some(status) = &self.control_plane {
+            control_plane_metrics::emit(status, sink)?;
+        }
+        emit_exports(exports, sink)
     }
 
     /// Returns the bounds of `/json`, or `None` if it is disabled.

@@ -57,7 +57,11 @@ impl HttpPorts {
     }
 
     /// Starts serving requests, with one task per port.
-    pub(super) fn serve(self, wiring: AdminWiring, metrics: MetricsEndpoints) -> RunningHttpPorts {
+    pub(super) fn serve(
+        self,
+        wiring: &Arc<AdminWiring>,
+        metrics: MetricsEndpoints,
+    ) -> RunningHttpPorts {
         let (phase, phases) = watch::channel(HttpPhase::Serving);
         let mut running = RunningHttpPorts { tasks: JoinSet::new(), phase };
         let unreadable = Arc::clone(&wiring.unreadable);
@@ -71,11 +75,11 @@ impl HttpPorts {
             ));
         };
         let MetricsEndpoints { public, with_ratelimit_names } = metrics;
-        let (wiring, hosts) = (Arc::new(wiring), allowed_hosts(&self.debug));
+        let hosts = allowed_hosts(&self.debug);
         let json = wiring.json_bodies();
-        spawn(self.public, admin::public_routes(Arc::clone(&wiring), public, json));
+        spawn(self.public, admin::public_routes(Arc::clone(wiring), public, json));
         let with_names = Arc::clone(&with_ratelimit_names);
-        spawn(self.debug, debug_routes().build(Arc::clone(&wiring), with_names, hosts));
+        spawn(self.debug, debug_routes().build(Arc::clone(wiring), with_names, hosts));
         if let Some(listener) = self.prometheus {
             let path = &wiring.configuration.settings.prometheus_path;
             spawn(listener, admin::metrics_routes(with_ratelimit_names, path));

@@ -105,7 +105,7 @@ async fn run(
 
     let peers = Peers::start(&settings.peers);
     let instance = peers.instance;
-    let wiring = AdminWiring {
+    let wiring = Arc::new(AdminWiring {
         configuration: configuration.clone(),
         decider: Arc::clone(&decider),
         rate_limit: Arc::clone(&rate_limit),
@@ -121,10 +121,10 @@ async fn run(
         token: settings.debug_token_file.clone().map(admin_actions::watch_token).transpose()?,
         peers,
         rates: RateSampler::default(),
-    };
+    });
     let (metrics, exporters) = wiring.start_metrics()?;
     http_ports.log_addresses(listener.address().map(|address| address.to_string()));
-    let http_ports = http_ports.serve(wiring, metrics);
+    let http_ports = http_ports.serve(&wiring, metrics);
     tokio::spawn(drain_keys(Arc::clone(&decider), Arc::clone(&telemetry)));
     let Some(is_connected) = wait_for_redis(&decider, settings, &mut signals).await? else {
         return Ok(());

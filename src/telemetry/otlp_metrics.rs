@@ -24,7 +24,7 @@ use super::metric::{
 };
 use super::otlp::otlp_client::OtlpClient;
 use super::otlp::{ExportStats, OtlpError, OtlpTarget, ServiceIdentity};
-use super::prometheus::{AllMetrics, METRIC_PREFIX};
+use super::prometheus::METRIC_PREFIX;
 use crate::domain::Micros;
 
 /// Maximum number of data points per message. A message with 5,000 points takes about 1 MB, a
@@ -37,7 +37,7 @@ const MICROS_PER_SECOND: f64 = 1e6;
 pub struct MetricsExporter {
     client: OtlpClient,
     resource: Resource,
-    metrics: Arc<AllMetrics>,
+    metrics: MetricSource,
     now: fn() -> Micros,
     start: Micros,
     stats: Arc<ExportStats>,
@@ -53,7 +53,7 @@ impl MetricsExporter {
     pub fn open(
         target: &OtlpTarget,
         identity: &ServiceIdentity,
-        metrics: Arc<AllMetrics>,
+        metrics: MetricSource,
         now: fn() -> Micros,
         stats: &Arc<ExportStats>,
     ) -> Result<MetricsExporter, OtlpError> {
@@ -85,7 +85,7 @@ impl MetricsExporter {
 
     async fn export(&self) {
         let mut writer = OtlpWriter::new(self.start, (self.now)());
-        if self.metrics.emit(&mut writer).is_err() {
+        if (self.metrics)(&mut writer).is_err() {
             return;
         }
         for metrics in writer.into_messages() {
@@ -268,16 +268,18 @@ fn build_metric(family: &MetricFamily, points: MetricPoints) -> Metric {
 const EXPORTS: MetricFamily = counter("otlp_exports", "OTLP exports per signal and result")
     .with_labels(&["signal", "result"]);
 
-/// Returns a metric source that reports the numbers of OTLP exports of these signals.
-pub fn export_metrics(signals: [Arc<ExportStats>; 2]) -> MetricSource {
-    Box::new(move |sink| {
-        let counts = signals.iter().flat_map(|stats| {
-            let labels = |result| [("signal", stats.signal), ("result", result)];
-            let counts = [("sent", &stats.succeeded), ("failed", &stats.failed)];
-            counts.map(|(result, count)| (labels(result), count.load(Ordering::Relaxed)))
-        });
-        emit_series(sink, &EXPORTS, counts)
-    })
+/// Writes the numbers of OTLP exports of these signals.
+///
+/// # Errors
+///
+/// Returns the error of the sink.
+pub(crate) fn emit_exports(signals: &[Arc<ExportStats>], sink: &mut dyn MetricSink) -> fmt::Result {
+    let counts = signals.iter().flat_map(|stats| {
+        let labels = |result| [("signal", stats.signal), ("result", result)];
+        let counts = [("sent", &stats.succeeded), ("failed", &stats.failed)];
+        counts.map(|(result, count)| (labels(result), count.load(Ordering::Relaxed)))
+    });
+    emit_series(sink, &EXPORTS, counts)
 }
 
 #[cfg(test)]

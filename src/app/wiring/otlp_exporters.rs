@@ -14,7 +14,7 @@ use crate::settings::{OtlpSettings, Settings};
 use crate::telemetry::otlp::{
     ExportStats, OtlpError, OtlpTarget, SamplingRule, ServiceIdentity, TraceExporter,
 };
-use crate::telemetry::{AllMetrics, MetricsExporter, Telemetry};
+use crate::telemetry::{MetricSource, MetricsExporter, Telemetry};
 
 /// Running OTLP exporters, and the handle for stopping them.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl OtlpExporters {
     pub(crate) fn start(
         settings: &Settings,
         telemetry: &Arc<Telemetry>,
-        metrics: Arc<AllMetrics>,
+        metrics: MetricSource,
         [metrics_stats, traces_stats]: &OtlpStats,
     ) -> Result<OtlpExporters, Failure> {
         let mut exporters = OtlpExporters { telemetry: Arc::clone(telemetry), metrics: None };
