@@ -38,7 +38,7 @@ pub(crate) struct AdminWiring {
     /// State of the control plane client; `None` if policies come from files.
     pub(crate) control_plane: Option<Arc<ControlPlaneStatus>>,
     pub(crate) overrides: Arc<OperatorOverrides>,
-    pub(crate) log_level: Arc<LogLevelControl>,
+    pub(crate) log_level: LogLevelControl,
     /// Token of the operators; `None` if no token file is configured.
     pub(crate) token: Option<WatchedValue<String>>,
     pub(crate) peers: Arc<Peers>,

@@ -16,7 +16,7 @@ use crate::app::peers::Peers;
 use crate::app::request_rates::RateSampler;
 use crate::clock::Clock;
 use crate::decide::{Decider, GlobalModes};
-use crate::domain::{HeldMemory, LogLimiter, UnreadableCallers};
+use crate::domain::{HeldMemory, LineFormat, LogLimiter, UnreadableCallers, Verbosity};
 use crate::limiter::any_store::AnyStore;
 use crate::policy::{Policy, Secret};
 use crate::server::{Health, RlsService};
@@ -57,7 +57,7 @@ fn all_families() -> [Vec<MetricFamily>; 3] {
     let responses = response_config(&settings).unwrap();
     let rate_limit = Arc::new(RlsService::new(Arc::clone(&decider), Clock::System, responses));
     let (overrides, _) = OperatorOverrides::open(&decider, None).unwrap();
-    let logs = init_logging(settings.log_level, settings.log_format);
+    let logs = init_logging(Verbosity::Off, LineFormat::Text);
     let wiring = AdminWiring {
         configuration: Configuration::read(sources).unwrap(),
         decider,
@@ -70,7 +70,7 @@ fn all_families() -> [Vec<MetricFamily>; 3] {
         tls_counters: Some(Arc::default()),
         control_plane: Some(Arc::default()),
         overrides,
-        log_level: Arc::new(LogLevelControl::new(logs, settings.log_level)),
+        log_level: LogLevelControl::new(logs, Verbosity::Off),
         token: None,
         peers: Peers::start(&[]),
         rates: RateSampler::default(),
