@@ -23,7 +23,7 @@ use super::metric::{
     SeriesEmitter, counter, emit_series,
 };
 use super::otlp::otlp_client::OtlpClient;
-use super::otlp::{ExportStats, OtlpError, OtlpTarget, ServiceIdentity};
+use super::otlp::{ExportStats, OtlpTarget, ServiceIdentity};
 use super::prometheus::METRIC_PREFIX;
 use crate::domain::Micros;
 
@@ -49,14 +49,14 @@ impl MetricsExporter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the target's endpoint, headers or CA are invalid.
+    /// Returns the reason if the target's endpoint, headers or CA are invalid.
     pub fn open(
         target: &OtlpTarget,
         identity: &ServiceIdentity,
         metrics: MetricSource,
         now: fn() -> Micros,
         stats: &Arc<ExportStats>,
-    ) -> Result<MetricsExporter, OtlpError> {
+    ) -> Result<MetricsExporter, String> {
         let attributes = identity.resource_attributes().into_iter();
         let attributes = attributes.map(|(name, value)| build_attribute(&name, &value)).collect();
         Ok(MetricsExporter {

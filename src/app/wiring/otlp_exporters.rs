@@ -12,7 +12,7 @@ use crate::app::process::files_and_env::read_certificates;
 use crate::clock::Clock;
 use crate::settings::{OtlpSettings, Settings};
 use crate::telemetry::otlp::{
-    ExportStats, OtlpError, OtlpTarget, SamplingRule, ServiceIdentity, TraceExporter,
+    ExportStats, OtlpTarget, SamplingRule, ServiceIdentity, TraceExporter,
 };
 use crate::telemetry::{MetricSource, MetricsExporter, Telemetry};
 
@@ -45,7 +45,7 @@ impl OtlpExporters {
         let mut exporters = OtlpExporters { telemetry: Arc::clone(telemetry), metrics: None };
         let otlp = settings.otlp().map_err(|error| vec![error])?;
         let Some(otlp) = otlp else { return Ok(exporters) };
-        let unusable = |error: OtlpError| Failure::Usage(format!("OTLP: {error}"));
+        let unusable = |error: String| Failure::Usage(format!("OTLP: {error}"));
         let identity = ServiceIdentity {
             service: settings.service_name.clone(),
             instance: match settings.service_instance_id.as_str() {

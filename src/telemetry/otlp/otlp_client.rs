@@ -11,8 +11,8 @@ use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 use tonic::{Extensions, Request, Status};
 
+use super::OtlpTarget;
 use super::http_sender::HttpSender;
-use super::{OtlpError, OtlpTarget};
 use crate::domain::OtlpProtocol;
 
 /// Client of one collector for one signal, metrics or traces.
@@ -27,12 +27,12 @@ impl OtlpClient {
     ///
     /// # Errors
     ///
-    /// Returns an error if the target's endpoint, headers or CA are invalid.
-    pub(crate) fn new(target: &OtlpTarget) -> Result<OtlpClient, OtlpError> {
+    /// Returns the reason if the target's endpoint, headers or CA are invalid.
+    pub(crate) fn new(target: &OtlpTarget) -> Result<OtlpClient, String> {
         Ok(match target.protocol {
             OtlpProtocol::Grpc => OtlpClient::Grpc {
                 channel: target.build_channel()?,
-                metadata: target.build_metadata()?,
+                metadata: MetadataMap::from_headers(target.build_headers()?),
             },
             OtlpProtocol::HttpProtobuf => OtlpClient::Http(Box::new(HttpSender::new(target)?)),
         })

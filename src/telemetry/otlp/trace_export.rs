@@ -23,7 +23,7 @@ use opentelemetry_sdk::trace::{
 };
 
 use super::otlp_client::OtlpClient;
-use super::{ExportStats, OtlpError, OtlpTarget, SamplingRule, ServiceIdentity};
+use super::{ExportStats, OtlpTarget, SamplingRule, ServiceIdentity};
 use crate::domain::{
     Micros, NodeCall, RpcOutcome, Trace, TraceParent, TraceRecord, TracedDecision,
 };
@@ -53,13 +53,13 @@ impl TraceExporter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the target's endpoint, headers or CA are invalid.
+    /// Returns the reason if the target's endpoint, headers or CA are invalid.
     pub fn open(
         target: &OtlpTarget,
         identity: &ServiceIdentity,
         sampling: SamplingRule,
         stats: &Arc<ExportStats>,
-    ) -> Result<TraceExporter, OtlpError> {
+    ) -> Result<TraceExporter, String> {
         let sender = SpanSender {
             client: OtlpClient::new(target)?,
             resource: ResourceAttributesWithSchema::default(),
