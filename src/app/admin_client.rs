@@ -80,22 +80,16 @@ fn to_uri(path: &str, parameters: &[(&str, &str)]) -> String {
 fn exchange_blocking(endpoint: &str, request: Request<Empty<Bytes>>) -> Result<String, Failure> {
     let failed =
         |reason: &str| Failure::Unavailable(format!("{endpoint}: {}", reason.escape_debug()));
-    let exchange = super::block_on(async {
-        tokio::time::timeout(TIMEOUT, send(endpoint, request)).await.map_err(BoxError::from)?
+    let response = super::block_on(async {
+        let response = async { exchange(TcpStream::connect(endpoint).await?, request).await };
+        tokio::time::timeout(TIMEOUT, response).await.map_err(BoxError::from)?
     })?;
-    match exchange {
-        Ok((StatusCode::OK, body)) => Ok(body),
-        Ok((_, body)) => Err(failed(body.trim_end())),
-        Err(error) => Err(failed(&error.to_string())),
+    let response = response.map_err(|error| failed(&error.to_string()))?;
+    let body = String::from_utf8_lossy(response.body());
+    match response.status() {
+        StatusCode::OK => Ok(body.into_owned()),
+        _ => Err(failed(body.trim_end())),
     }
-}
-
-async fn send(
-    endpoint: &str,
-    request: Request<Empty<Bytes>>,
-) -> Result<(StatusCode, String), BoxError> {
-    let response = exchange(TcpStream::connect(endpoint).await?, request).await?;
-    Ok((response.status(), String::from_utf8_lossy(response.body()).into_owned()))
 }
 
 /// Sends a request over a new connection and returns the response, without following redirects.
