@@ -3,7 +3,7 @@
 //!
 //! As in envoyproxy/ratelimit, counter names do not end in `_total`. The labels `domain`, `key1`
 //! and `key2` are the first three dot-separated parts of the rule's path. Rules that differ only in
-//! later parts share a series. Tidegate's own names are in `families`.
+//! later parts share a series. Tidegate's own names are in `decision_metrics`.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -2,7 +2,7 @@
 //! that every call increments.
 //!
 //! Each worker thread has its own copy of the process-wide counters, on its own cache lines.
-//! `hit_counts` classifies hits as near or over the limit; `families` names the metrics.
+//! `hit_counts` classifies hits as near or over the limit; `decision_metrics` names the metrics.
 
 use std::array;
 use std::cell::Cell;

@@ -1,7 +1,7 @@
 //! Types for metric families and values, and [`MetricSink`], the trait that each output format
 //! implements.
 //!
-//! `families` and `app::wiring` define the families; `prometheus` and `otlp_metrics` implement the
+//! `decision_metrics` and `app::wiring` define the families; `prometheus` and `otlp_metrics` implement the
 //! output formats.
 
 use std::borrow::Cow;
