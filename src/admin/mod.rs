@@ -16,7 +16,7 @@ mod query;
 pub use backend::{Backend, OperatorToken, Scope, TextResult};
 pub use browser_guard::AllowedHosts;
 pub use debug_routes::{DebugRoutes, INSTANCE_HEADER};
-pub use http_server::{HttpLimits, HttpPhase, serve};
+pub use http_server::{HTTP_CONNECTIONS_MAX, HttpPhase, serve};
 pub use metrics_page::{MetricsEndpoint, metrics_routes};
 pub use public_routes::{JsonBodies, public_routes};
 pub use query::{Parameters, Query};

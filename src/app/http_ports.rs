@@ -13,7 +13,7 @@ use super::admin_wiring::{AdminWiring, MetricsEndpoints};
 use super::debug_port::debug_routes;
 use super::process::exit_codes::Failure;
 use super::wiring::server_config;
-use crate::admin::{self, AllowedHosts, HttpLimits, HttpPhase};
+use crate::admin::{self, AllowedHosts, HTTP_CONNECTIONS_MAX, HttpPhase};
 use crate::settings::Settings;
 
 /// HTTP listeners that are bound but not yet serving requests.
@@ -69,7 +69,7 @@ impl HttpPorts {
             running.tasks.spawn(admin::serve(
                 listener,
                 routes,
-                HttpLimits::default(),
+                HTTP_CONNECTIONS_MAX,
                 Arc::clone(&unreadable),
                 phases.clone(),
             ));
