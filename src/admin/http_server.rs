@@ -2,7 +2,6 @@
 //! time to receive and process a request.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,33 +20,18 @@ use tokio::sync::{Notify, Semaphore, oneshot, watch};
 
 use crate::domain::{PREFACE_BYTES, PortProtocol, UnreadableCallers, UnreadableKind};
 
-/// Connection and request limits of one HTTP port.
-#[derive(Clone, Copy, Debug)]
-pub struct HttpLimits {
-    /// Maximum number of open connections. When it is reached, each new connection closes the
-    /// oldest one.
-    pub connections: usize,
-    /// Timeout for receiving the headers of a request, and for idle connections.
-    pub head_timeout: Duration,
-    /// Timeout for handling a request, including receiving its body.
-    pub request_timeout: Duration,
-}
+/// Maximum number of open connections of a port. When it is reached, each new connection closes the
+/// oldest one. Probes and scrapers need a dozen connections, and each `/json` client needs a connection
+/// pool; 4,096 idle connections use 50 MB. Without closing the oldest one, a client could use up all
+/// connections and block probes, and failed probes make an orchestrator restart the process.
+pub const HTTP_CONNECTIONS_MAX: usize = 4_096;
 
-impl Default for HttpLimits {
-    /// Returns the default limits: 4,096 connections, 30 s for headers, and 10 s per request.
-    /// Probes and scrapers need a dozen connections, and each `/json` client needs a connection
-    /// pool; 4,096 idle connections use 50 MB. When the limit is reached, the oldest connection is
-    /// closed. Otherwise one client could use up all connections and block probes, and failed
-    /// probes make an orchestrator restart the process. 30 s is longer than the usual scrape
-    /// interval, so scrapers keep their connections. 10 s is longer than any response takes.
-    fn default() -> Self {
-        HttpLimits {
-            connections: 4_096,
-            head_timeout: Duration::from_secs(30),
-            request_timeout: Duration::from_secs(10),
-        }
-    }
-}
+/// Timeout for receiving the headers of a request, and for idle connections, 30 s. Longer than the
+/// usual scrape interval, so scrapers keep their connections.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Timeout for handling a request, including receiving its body, 10 s. Longer than any response takes.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Phase of an HTTP port, from start to shutdown. The variants are in chronological order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,12 +59,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub async fn serve(
     listener: TcpListener,
     routes: Router,
-    limits: HttpLimits,
+    connections_max: usize,
     unreadable: Arc<UnreadableCallers>,
     mut phase: watch::Receiver<HttpPhase>,
 ) {
-    let timeout = limits.request_timeout;
-    let routes = routes.layer(from_fn(move |request, next| with_timeout(timeout, request, next)));
+    let routes = routes.layer(from_fn(with_timeout));
     let current = phase.clone();
     let routes = routes.layer(map_response(move |mut response: Response| {
         if *current.borrow() > HttpPhase::Serving {
@@ -88,7 +71,7 @@ pub async fn serve(
         }
         std::future::ready(response)
     }));
-    let slots = Arc::new(Semaphore::new(limits.connections));
+    let slots = Arc::new(Semaphore::new(connections_max));
     let mut open = OpenConnections::default();
     loop {
         let accepted = tokio::select! {
@@ -104,13 +87,13 @@ pub async fn serve(
         }
         // The semaphore is never closed, so acquiring always succeeds.
         let slot = Arc::clone(&slots).acquire_owned().await.ok();
-        let evicted = open.add(limits.connections);
+        let evicted = open.add(connections_max);
         let closer = ConnectionCloser::default();
         let routes = routes.clone().layer(Extension(closer.clone()));
         let (phase, unreadable) = (phase.clone(), Arc::clone(&unreadable));
         tokio::spawn(async move {
             tokio::select! {
-                () = serve_connection(stream, routes, limits.head_timeout, &unreadable, phase) => {}
+                () = serve_connection(stream, routes, &unreadable, phase) => {}
                 _ = evicted => {}
                 () = closer.notified() => {}
             }
@@ -121,7 +104,7 @@ pub async fn serve(
     // serve them.
     drop(listener);
     // Wait for all connections to close: only then are all slots free.
-    let all = u32::try_from(limits.connections).unwrap_or(u32::MAX);
+    let all = u32::try_from(connections_max).unwrap_or(u32::MAX);
     let _ = slots.acquire_many(all).await;
 }
 
@@ -154,13 +137,12 @@ impl OpenConnections {
 async fn serve_connection(
     stream: TcpStream,
     routes: Router,
-    head_timeout: Duration,
     unreadable: &UnreadableCallers,
     mut phase: watch::Receiver<HttpPhase>,
 ) {
     let mut first = [0; PREFACE_BYTES];
     let peeked = tokio::select! {
-        peeked = tokio::time::timeout(head_timeout, stream.peek(&mut first)) => peeked,
+        peeked = tokio::time::timeout(HEAD_TIMEOUT, stream.peek(&mut first)) => peeked,
         () = wait_for_drain(&mut phase) => return,
     };
     let Ok(Ok(length)) = peeked else { return };
@@ -173,7 +155,7 @@ async fn serve_connection(
     let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(head_timeout)
+            .header_read_timeout(HEAD_TIMEOUT)
             .max_buf_size(HEAD_BYTES_MAX)
             .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes))
     );
@@ -200,15 +182,9 @@ async fn wait_for_drain(phase: &mut watch::Receiver<HttpPhase>) {
     let _ = phase.wait_for(|phase| *phase == HttpPhase::Draining).await;
 }
 
-async fn with_timeout(
-    timeout: Duration,
-    request: Request<Body>,
-    next: Next,
-) -> Result<Response, Infallible> {
-    Ok(match tokio::time::timeout(timeout, next.run(request)).await {
-        Ok(response) => response,
-        Err(_) => StatusCode::REQUEST_TIMEOUT.into_response(),
-    })
+async fn with_timeout(request: Request<Body>, next: Next) -> Response {
+    let response = tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await;
+    response.unwrap_or_else(|_| StatusCode::REQUEST_TIMEOUT.into_response())
 }
 
 #[cfg(test)]
@@ -223,11 +199,10 @@ mod tests {
     async fn connections_with_half_a_head_do_not_lock_out_a_probe() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let limits = HttpLimits { connections: 3, ..HttpLimits::default() };
         let routes = Router::new().route("/healthz", get(|| async { "alive" }));
         let (phase, phases) = watch::channel(HttpPhase::Serving);
         let unreadable = Arc::new(UnreadableCallers::new(LogLimiter::unlimited()));
-        let serving = tokio::spawn(serve(listener, routes, limits, unreadable, phases));
+        let serving = tokio::spawn(serve(listener, routes, 3, unreadable, phases));
         let mut silent = Vec::new();
         for _ in 0..10 {
             let mut stream = TcpStream::connect(address).await.unwrap();

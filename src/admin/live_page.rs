@@ -2,7 +2,7 @@
 //!
 //! The Content-Security-Policy allows only the embedded style and script, identified by their
 //! hashes, so that browsers do not run scripts injected through displayed values.
-//! `live_page_routes` serves the page's data.
+//! `app::live_page_data` has the page's data.
 
 use std::sync::LazyLock;
 

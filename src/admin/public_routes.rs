@@ -21,7 +21,7 @@ use tokio::time;
 use super::backend::Backend;
 use super::error_response;
 use super::metrics_page::{MetricsEndpoint, metrics_routes};
-use super::query::Query;
+use super::query::{Parameters, Query};
 use crate::domain::{CallPlace, CallerMemory, HeldBuffer, Hold, HttpReply};
 
 /// Bounds of the request bodies of `/json`.
@@ -78,12 +78,17 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// to it by asking for a password.
 const DENIED_STATUSES: [u16; 2] = [429, 403];
 
+const AUTHZ: Parameters = Parameters {
+    once: &["domain", "denied_status"],
+    repeated: &[],
+    usage: "usage: domain=D, optionally &denied_status=403",
+};
+
 /// Parses the query string of `/authz`: the domain, and the status of a denial. The request body is
 /// ignored.
 fn parse_authz(query: Option<&str>) -> Result<(String, u16), String> {
-    let usage = "usage: domain=D, optionally &denied_status=403";
-    let query = Query::parse(query, &["domain", "denied_status"], &[], usage)?;
-    let domain = query.value("domain").ok_or(usage)?.to_owned();
+    let query = Query::parse(query, AUTHZ)?;
+    let domain = query.required("domain")?.to_owned();
     let [default, _] = DENIED_STATUSES;
     let denied_status = match query.value("denied_status") {
         None => default,

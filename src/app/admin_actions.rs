@@ -1,18 +1,18 @@
 //! Carries out the admin actions of the debug port on the running service.
 //!
-//! `admin` has the routes and checks the token; `operator_overrides` keeps the overrides.
+//! `debug_port` has the routes, and `admin` checks the token; `operator_overrides` keeps the overrides.
 
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use super::log_level::LogLevelControl;
+use super::admin_wiring::AdminWiring;
 use super::offline_engine::to_entries;
-use super::operator_overrides::OperatorOverrides;
 use super::process::exit_codes::Failure;
 use super::process::files_and_env::read_secret_file;
 use super::process::watcher_thread::WatchedValue;
 use super::wiring::store_setup::ServiceDecider;
-use crate::admin::{AdminAction, TextResult};
+use crate::admin::{Query, TextResult};
 use crate::clock::Clock;
 use crate::decide::CounterSnapshot;
 use crate::domain::{Entry, Hits, Source, Verbosity, parse_descriptor};
@@ -25,8 +25,7 @@ use crate::policy::{MatchEnd, Policy};
 ///
 /// # Errors
 ///
-/// Returns [`Failure::File`] if the token file cannot be read, or [`Failure::Runtime`] if the
-/// thread cannot be started.
+/// Returns an error if the token file cannot be read or the thread cannot be started.
 pub(super) fn watch_token(path: PathBuf) -> Result<WatchedValue<String>, Failure> {
     let on_failure = |error: &Failure| tracing::error!(%error, "cannot read the debug token file");
     WatchedValue::start("debug-token", move || Ok(read_secret_file(&path)?), on_failure)
@@ -38,50 +37,57 @@ pub(super) fn enable_store(redis: &RedisStack) {
     tracing::warn!("Redis enabled again");
 }
 
-/// Carries out an operator's change.
-pub(super) async fn run_action(
-    decider: &ServiceDecider,
-    overrides: &OperatorOverrides,
-    log_level: &LogLevelControl,
-    action: AdminAction,
-) -> TextResult {
+pub(super) async fn set_override(wiring: Arc<AdminWiring>, query: Query) -> TextResult {
+    wiring.overrides.set(wiring.overrides.parse(&query)?).await
+}
+
+pub(super) async fn delete_overrides(wiring: Arc<AdminWiring>, query: Query) -> TextResult {
+    wiring.overrides.delete(wiring.overrides.select(&query)?).await
+}
+
+/// Makes the service act as if Redis were unavailable, to simulate an outage.
+pub(super) async fn disable_store(wiring: Arc<AdminWiring>, query: Query) -> TextResult {
+    let lifetime = query.parse_lifetime()?;
+    redis_of(&wiring)?
+        .disable_store(lifetime.map(|lifetime| Clock::System.monotonic_now() + lifetime));
+    let seconds = lifetime.map(|lifetime| lifetime.as_secs());
+    tracing::warn!(seconds, "Redis disabled by hand");
+    let end = match seconds {
+        Some(seconds) => format!("for {seconds} s or until it is ended"),
+        None => "until it is ended or the process ends".to_owned(),
+    };
+    Ok(format!("acting as if Redis were unavailable, on this replica, {end}\n"))
+}
+
+pub(super) async fn return_to_redis(wiring: Arc<AdminWiring>, _: Query) -> TextResult {
+    enable_store(redis_of(&wiring)?);
+    Ok("using Redis again\n".to_owned())
+}
+
+fn redis_of(wiring: &AdminWiring) -> Result<&RedisStack, &'static str> {
+    wiring.decider.store().redis().ok_or("this service does not use Redis")
+}
+
+pub(super) async fn set_log_level(wiring: Arc<AdminWiring>, query: Query) -> TextResult {
+    let (level, lifetime) = (query.required("to")?, query.parse_lifetime()?);
+    let level = Verbosity::parse(level).ok_or("must be off, error, warn, info, or debug")?;
     let now = Clock::System.monotonic_now();
-    let redis = || decider.store().redis().ok_or("this service does not use Redis");
-    match action {
-        AdminAction::SetOverride(parameters) => overrides.set(overrides.parse(&parameters)?).await,
-        AdminAction::DeleteOverrides(selector) => {
-            overrides.delete(overrides.select(&selector)?).await
-        }
-        AdminAction::DisableStore { lifetime } => {
-            redis()?.disable_store(lifetime.map(|lifetime| now + lifetime));
-            let seconds = lifetime.map(|lifetime| lifetime.as_secs());
-            tracing::warn!(seconds, "Redis disabled by hand");
-            let end = match lifetime {
-                Some(lifetime) => format!("for {} s or until it is ended", lifetime.as_secs()),
-                None => "until it is ended or the process ends".to_owned(),
-            };
-            Ok(format!("acting as if Redis were unavailable, on this replica, {end}\n"))
-        }
-        AdminAction::EnableStore => {
-            enable_store(redis()?);
-            Ok("using Redis again\n".to_owned())
-        }
-        AdminAction::SetLogLevel { level, lifetime } => {
-            let level =
-                Verbosity::parse(&level).ok_or("must be off, error, warn, info, or debug")?;
-            log_level.set(level, lifetime.map(|lifetime| now + lifetime), now);
-            Ok(log_level.describe(now))
-        }
-    }
+    wiring.log_level.set(level, lifetime.map(|lifetime| now + lifetime), now);
+    Ok(wiring.log_level.describe(now))
+}
+
+/// Reads the counters of a descriptor without charging them.
+pub(super) async fn read_counters(wiring: Arc<AdminWiring>, query: Query) -> TextResult {
+    inspect_or_reset(&wiring.decider, &query.without_empty()?, false).await
+}
+
+pub(super) async fn reset_counters(wiring: Arc<AdminWiring>, query: Query) -> TextResult {
+    inspect_or_reset(&wiring.decider, &query, true).await
 }
 
 /// Reads or resets the counters of a descriptor, and lists the overrides in force on them.
-pub(super) async fn inspect_or_reset(
-    decider: &ServiceDecider,
-    domain: &str,
-    descriptor: &str,
-    reset: bool,
-) -> TextResult {
+async fn inspect_or_reset(decider: &ServiceDecider, query: &Query, reset: bool) -> TextResult {
+    let (domain, descriptor) = (query.required("domain")?, query.required("descriptor")?);
     let pairs = parse_descriptor(descriptor)?;
     let (entries, policy) = (to_entries(&pairs), decider.policy());
     let now = Clock::System.now();

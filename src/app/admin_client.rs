@@ -32,8 +32,7 @@ pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 ///
 /// # Errors
 ///
-/// Returns [`Failure::File`] if the token file cannot be read, [`Failure::Usage`] if its contents
-/// cannot be a token, [`Failure::Runtime`] if the Tokio runtime cannot be created, or
+/// Returns [`Failure::Usage`] if the token file cannot be read or its contents cannot be a token, or
 /// [`Failure::Unavailable`] if the service cannot be reached or rejects the request.
 pub fn post_to_debug_port(
     endpoint: &str,
@@ -61,8 +60,7 @@ pub fn post_to_debug_port(
 ///
 /// # Errors
 ///
-/// Returns [`Failure::Runtime`] if the Tokio runtime cannot be created, or [`Failure::Unavailable`] if
-/// the service cannot be reached or rejects the request.
+/// Returns [`Failure::Unavailable`] if the service cannot be reached or rejects the request.
 pub fn get_from_debug_port(
     endpoint: &str,
     path: &str,
@@ -82,22 +80,16 @@ fn to_uri(path: &str, parameters: &[(&str, &str)]) -> String {
 fn exchange_blocking(endpoint: &str, request: Request<Empty<Bytes>>) -> Result<String, Failure> {
     let failed =
         |reason: &str| Failure::Unavailable(format!("{endpoint}: {}", reason.escape_debug()));
-    let exchange = super::block_on(async {
-        tokio::time::timeout(TIMEOUT, send(endpoint, request)).await.map_err(BoxError::from)?
+    let response = super::block_on(async {
+        let response = async { exchange(TcpStream::connect(endpoint).await?, request).await };
+        tokio::time::timeout(TIMEOUT, response).await.map_err(BoxError::from)?
     })?;
-    match exchange {
-        Ok((StatusCode::OK, body)) => Ok(body),
-        Ok((_, body)) => Err(failed(body.trim_end())),
-        Err(error) => Err(failed(&error.to_string())),
+    let response = response.map_err(|error| failed(&error.to_string()))?;
+    let body = String::from_utf8_lossy(response.body());
+    match response.status() {
+        StatusCode::OK => Ok(body.into_owned()),
+        _ => Err(failed(body.trim_end())),
     }
-}
-
-async fn send(
-    endpoint: &str,
-    request: Request<Empty<Bytes>>,
-) -> Result<(StatusCode, String), BoxError> {
-    let response = exchange(TcpStream::connect(endpoint).await?, request).await?;
-    Ok((response.status(), String::from_utf8_lossy(response.body()).into_owned()))
 }
 
 /// Sends a request over a new connection and returns the response, without following redirects.

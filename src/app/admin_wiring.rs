@@ -1,30 +1,27 @@
 //! Connects the HTTP ports of `admin` to the running service.
 
+use std::fmt;
 use std::sync::Arc;
 
 use http::HeaderMap;
 
+use super::Configuration;
 use super::log_level::LogLevelControl;
 use super::operator_overrides::{OperatorOverrides, override_metrics};
 use super::peers::Peers;
 use super::process::exit_codes::Failure;
 use super::process::watcher_thread::WatchedValue;
 use super::request_rates::RateSampler;
-use super::try_request::{dry_run_request, to_json};
-use super::wiring::otlp_exporters::{self, OtlpExporters};
+use super::wiring::otlp_exporters::{self, OtlpExporters, OtlpStats};
 use super::wiring::store_setup::ServiceDecider;
 use super::wiring::{control_plane_metrics, process_metrics, server_config, store_metrics};
-use super::{Configuration, SampleRequest, admin_actions, explain_offline, live_page_data};
-use crate::admin::{
-    AdminAction, Backend, JsonBodies, MetricsEndpoint, OperatorToken, PolicyQuery, SampleQuery,
-    Scope, TextResult,
-};
+use crate::admin::{Backend, JsonBodies, MetricsEndpoint, OperatorToken};
 use crate::clock::Clock;
 use crate::control_plane::ControlPlaneStatus;
 use crate::domain::{CallerMemory, HttpReply, UnreadableCallers};
 use crate::server::{ConnectionStats, Health, RlsService, TlsCounters};
 use crate::store::redis::script::keys::Prefix;
-use crate::telemetry::{AllMetrics, MetricsPage, Telemetry, TopBy, export_metrics};
+use crate::telemetry::{MetricSink, MetricSource, MetricsPage, Telemetry, emit_exports};
 
 /// Components of the service that the HTTP ports show and change.
 pub(crate) struct AdminWiring {
@@ -41,7 +38,7 @@ pub(crate) struct AdminWiring {
     /// State of the control plane client; `None` if policies come from files.
     pub(crate) control_plane: Option<Arc<ControlPlaneStatus>>,
     pub(crate) overrides: Arc<OperatorOverrides>,
-    pub(crate) log_level: Arc<LogLevelControl>,
+    pub(crate) log_level: LogLevelControl,
     /// Token of the operators; `None` if no token file is configured.
     pub(crate) token: Option<WatchedValue<String>>,
     pub(crate) peers: Arc<Peers>,
@@ -65,19 +62,12 @@ impl AdminWiring {
     /// # Errors
     ///
     /// Returns an error if an OTLP endpoint, header or CA certificate is invalid.
-    pub(crate) fn start_metrics(&self) -> Result<(MetricsEndpoints, OtlpExporters), Failure> {
+    pub(crate) fn start_metrics(
+        self: &Arc<Self>,
+    ) -> Result<(MetricsEndpoints, OtlpExporters), Failure> {
         let stats = otlp_exporters::new_stats();
-        let mut metrics = store_metrics::sources(
-            &self.decider,
-            &self.connection_stats,
-            &self.rate_limit,
-            self.tls_counters.as_ref(),
-        );
-        metrics.push(store_metrics::unreadable_source(&self.unreadable));
-        metrics.push(override_metrics::source(&self.overrides));
-        metrics.extend(self.control_plane.as_ref().map(control_plane_metrics::source));
-        metrics.push(export_metrics(stats.clone()));
-        let metrics = Arc::new(AllMetrics::new(Arc::clone(&self.telemetry), metrics));
+        let (wiring, exports) = (Arc::clone(self), stats.clone());
+        let metrics: MetricSource = Arc::new(move |sink| wiring.emit_metrics(&exports, sink));
         let settings = &self.configuration.settings;
         let endpoint = |page: MetricsPage| {
             Arc::new(MetricsEndpoint::new(Arc::new(page), || Clock::System.monotonic_now()))
@@ -93,6 +83,24 @@ impl AdminWiring {
         Ok((MetricsEndpoints { public, with_ratelimit_names }, exporters))
     }
 
+    /// Writes all metrics of the process, for both scrapes and OTLP exports.
+    pub(crate) fn emit_metrics(
+        &self,
+        exports: &OtlpStats,
+        sink: &mut dyn MetricSink,
+    ) -> fmt::Result {
+        self.telemetry.emit(sink)?;
+        let (batches, tls) = (self.rate_limit.batch_decisions(), self.tls_counters.as_deref());
+        store_metrics::emit_listener(&self.connection_stats, batches, tls, sink)?;
+        store_metrics::emit_stores(self.decider.store(), sink)?;
+        store_metrics::emit_unreadable(&self.unreadable, sink)?;
+        override_metrics::emit(&self.overrides, sink)?;
+        if let Some(status) = &self.control_plane {
+            control_plane_metrics::emit(status, sink)?;
+        }
+        emit_exports(exports, sink)
+    }
+
     /// Returns the bounds of `/json`, or `None` if it is disabled.
     pub(crate) fn json_bodies(&self) -> Option<JsonBodies> {
         let bodies = || JsonBodies {
@@ -102,7 +110,7 @@ impl AdminWiring {
         server_config::is_json_enabled(&self.configuration.settings).then(bodies)
     }
 
-    fn key_prefix(&self) -> Prefix {
+    pub(crate) fn key_prefix(&self) -> Prefix {
         // The settings have already validated the prefix.
         Prefix::new(&self.configuration.settings.cache_key_prefix).unwrap_or_default()
     }
@@ -125,85 +133,6 @@ impl Backend for AdminWiring {
         self.rate_limit.answer_forward_auth(domain, headers, denied_status).await
     }
 
-    fn rlconfig(&self) -> String {
-        let active = self.decider.policy();
-        let mut text = String::new();
-        for rule in self.overrides.loaded().rules() {
-            let changes = live_page_data::changes_of(&active, rule.id);
-            let changes: String = changes.map(|change| format!(", override: {change}")).collect();
-            rule.listing().for_each(|line| text.extend([&*line, &changes, "\n"]));
-        }
-        text
-    }
-
-    fn stats(&self) -> String {
-        self.telemetry.statsd_lines()
-    }
-
-    fn config(&self) -> String {
-        self.configuration.report()
-    }
-
-    fn explain(&self, query: &SampleQuery) -> TextResult {
-        let (request, policy) = (sample_request(query)?, self.decider.policy());
-        Ok(explain_offline::explain_request(&policy, &self.key_prefix(), &request))
-    }
-
-    fn policy(&self, query: &PolicyQuery) -> String {
-        to_json(&live_page_data::list_rules(
-            &self.overrides.loaded(),
-            &self.decider.policy(),
-            query,
-        ))
-    }
-
-    async fn top(&self, by: TopBy, scope: Scope) -> String {
-        live_page_data::list_top_keys(&self.telemetry, &self.decider, &self.peers, by, scope).await
-    }
-
-    async fn now(&self, scope: Scope) -> String {
-        let rates = self.rates.sample(Clock::System.now(), || self.telemetry.snapshot());
-        let control_plane = self.control_plane.as_deref();
-        let loaded = self.overrides.loaded();
-        let mut now = live_page_data::build_now_response(
-            &self.decider,
-            &self.telemetry,
-            &loaded,
-            &rates,
-            control_plane,
-            &self.unreadable,
-        );
-        now.override_changes = self.overrides.recent_changes();
-        now.ready = self.is_ready();
-        live_page_data::add_peers(now, &self.peers, "/now", scope).await
-    }
-
-    async fn history(&self, rules_max: usize, scope: Scope) -> String {
-        live_page_data::add_peers(self.telemetry.history(rules_max), &self.peers, "/history", scope)
-            .await
-    }
-
-    async fn try_request(&self, query: SampleQuery) -> TextResult {
-        let sample = sample_request(&query)?;
-        dry_run_request(&self.decider, &self.key_prefix(), &sample).await
-    }
-
-    fn overrides(&self, after: &str) -> String {
-        self.overrides.page_as_json(after)
-    }
-
-    fn log_level(&self) -> String {
-        self.log_level.describe(Clock::System.monotonic_now())
-    }
-
-    async fn counters(&self, domain: &str, descriptor: &str, reset: bool) -> TextResult {
-        admin_actions::inspect_or_reset(&self.decider, domain, descriptor, reset).await
-    }
-
-    async fn run_action(&self, action: AdminAction) -> TextResult {
-        admin_actions::run_action(&self.decider, &self.overrides, &self.log_level, action).await
-    }
-
     fn instance(&self) -> u64 {
         self.peers.instance
     }
@@ -214,9 +143,4 @@ impl Backend for AdminWiring {
             Some(token) => token.get().map_or(OperatorToken::Unreadable, OperatorToken::Text),
         }
     }
-}
-
-fn sample_request(query: &SampleQuery) -> Result<SampleRequest, String> {
-    let request = SampleRequest::parse(query.domain.clone(), &query.descriptors, query.hits);
-    request.map_err(|error| error.to_string())
 }

@@ -27,18 +27,12 @@ const THREAD_NICENESS: i32 = 10;
 /// Latest policy from a control plane, shared by the control plane client's thread and the service.
 #[derive(Debug)]
 pub(super) struct ControlPlanePolicy {
-    state: Lock<CurrentPolicy>,
-    has_first: watch::Sender<bool>,
-    status: Arc<ControlPlaneStatus>,
-}
-
-#[derive(Debug, Default)]
-struct CurrentPolicy {
     /// Latest policy; `None` until the first one arrives.
-    latest: Option<Arc<Policy>>,
+    latest: watch::Sender<Option<Arc<Policy>>>,
     /// Service to which each new policy is passed; `None` until
-    /// [`ControlPlanePolicy::attach`] is called.
-    service: Option<Arc<OperatorOverrides>>,
+    /// [`ControlPlanePolicy::attach`] is called. Locked while a policy is replaced.
+    service: Lock<Option<Arc<OperatorOverrides>>>,
+    status: Arc<ControlPlaneStatus>,
 }
 
 impl ControlPlanePolicy {
@@ -56,8 +50,8 @@ impl ControlPlanePolicy {
         let status = Arc::new(ControlPlaneStatus::default());
         let client = control_plane_config::build_client(settings, Arc::clone(&status))?;
         let policy = Arc::new(ControlPlanePolicy {
-            state: Lock::default(),
-            has_first: watch::Sender::new(false),
+            latest: watch::Sender::new(None),
+            service: Lock::default(),
             status,
         });
         let options = policy_options(settings);
@@ -74,25 +68,25 @@ impl ControlPlanePolicy {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .map_err(Failure::Runtime)?;
+            .map_err(Failure::runtime)?;
         let run = move || {
             // Without the lower priority, the policy is the same.
             let _ = rustix::process::nice(THREAD_NICENESS);
             runtime.block_on(client.run(last_good, activator));
         };
-        thread::Builder::new().name("xds".to_owned()).spawn(run).map_err(Failure::Runtime)?;
+        thread::Builder::new().name("xds".to_owned()).spawn(run).map_err(Failure::runtime)?;
         Ok(policy)
     }
 
     pub(super) async fn wait_for_first_policy(&self) {
         // The sender lives as long as `self`.
-        let _ = self.has_first.subscribe().wait_for(|has_first| *has_first).await;
+        let _ = self.latest.subscribe().wait_for(Option::is_some).await;
     }
 
     /// Returns the latest policy. Before the first one arrives, returns an empty policy, which
     /// admits every call.
     pub(super) fn latest(&self, secret: &Secret) -> Arc<Policy> {
-        let latest = self.state.lock().latest.clone();
+        let latest = self.latest.borrow().clone();
         latest.unwrap_or_else(|| Arc::new(Policy::build(Vec::new(), secret.clone())))
     }
 
@@ -100,11 +94,12 @@ impl ControlPlanePolicy {
     /// newer than `policy`, with which the service was started, has already arrived, it takes
     /// effect immediately.
     pub(super) fn attach(&self, service: Arc<OperatorOverrides>, policy: &Arc<Policy>) {
-        let mut state = self.state.lock();
-        if let Some(latest) = state.latest.as_ref().filter(|latest| !Arc::ptr_eq(latest, policy)) {
-            service.replace_policy(Arc::clone(latest));
+        let mut attached = self.service.lock();
+        let latest = self.latest.borrow().clone();
+        if let Some(latest) = latest.filter(|latest| !Arc::ptr_eq(latest, policy)) {
+            service.replace_policy(latest);
         }
-        state.service = Some(service);
+        *attached = Some(service);
     }
 
     pub(super) fn status(&self) -> Arc<ControlPlaneStatus> {
@@ -112,13 +107,11 @@ impl ControlPlanePolicy {
     }
 
     fn replace(&self, policy: &Arc<Policy>) {
-        let mut state = self.state.lock();
-        state.latest = Some(Arc::clone(policy));
-        if let Some(service) = &state.service {
+        let service = self.service.lock();
+        if let Some(service) = &*service {
             service.replace_policy(Arc::clone(policy));
         }
-        drop(state);
-        self.has_first.send_replace(true);
+        self.latest.send_replace(Some(Arc::clone(policy)));
     }
 }
 
@@ -192,8 +185,8 @@ mod tests {
 
     fn activator() -> Activator {
         let policy = Arc::new(ControlPlanePolicy {
-            state: Lock::default(),
-            has_first: watch::Sender::new(false),
+            latest: watch::Sender::new(None),
+            service: Lock::default(),
             status: Arc::default(),
         });
         Activator {

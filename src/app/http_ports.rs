@@ -10,9 +10,10 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::admin_wiring::{AdminWiring, MetricsEndpoints};
+use super::debug_port::debug_routes;
 use super::process::exit_codes::Failure;
 use super::wiring::server_config;
-use crate::admin::{self, AllowedHosts, HttpLimits, HttpPhase};
+use crate::admin::{self, AllowedHosts, HTTP_CONNECTIONS_MAX, HttpPhase};
 use crate::settings::Settings;
 
 /// HTTP listeners that are bound but not yet serving requests.
@@ -27,7 +28,7 @@ impl HttpPorts {
     ///
     /// # Errors
     ///
-    /// Returns [`Failure::Address`] for the first address that cannot be resolved or bound.
+    /// Returns [`Failure::Unavailable`] for the first address that cannot be resolved or bound.
     pub(super) async fn bind(settings: &Settings) -> Result<Self, Failure> {
         let (host, port) = &settings.prometheus_addr;
         Ok(HttpPorts {
@@ -56,7 +57,11 @@ impl HttpPorts {
     }
 
     /// Starts serving requests, with one task per port.
-    pub(super) fn serve(self, wiring: AdminWiring, metrics: MetricsEndpoints) -> RunningHttpPorts {
+    pub(super) fn serve(
+        self,
+        wiring: &Arc<AdminWiring>,
+        metrics: MetricsEndpoints,
+    ) -> RunningHttpPorts {
         let (phase, phases) = watch::channel(HttpPhase::Serving);
         let mut running = RunningHttpPorts { tasks: JoinSet::new(), phase };
         let unreadable = Arc::clone(&wiring.unreadable);
@@ -64,17 +69,17 @@ impl HttpPorts {
             running.tasks.spawn(admin::serve(
                 listener,
                 routes,
-                HttpLimits::default(),
+                HTTP_CONNECTIONS_MAX,
                 Arc::clone(&unreadable),
                 phases.clone(),
             ));
         };
         let MetricsEndpoints { public, with_ratelimit_names } = metrics;
-        let (wiring, hosts) = (Arc::new(wiring), allowed_hosts(&self.debug));
+        let hosts = allowed_hosts(&self.debug);
         let json = wiring.json_bodies();
-        spawn(self.public, admin::public_routes(Arc::clone(&wiring), public, json));
+        spawn(self.public, admin::public_routes(Arc::clone(wiring), public, json));
         let with_names = Arc::clone(&with_ratelimit_names);
-        spawn(self.debug, admin::debug_routes(Arc::clone(&wiring), with_names, hosts));
+        spawn(self.debug, debug_routes().build(Arc::clone(wiring), with_names, hosts));
         if let Some(listener) = self.prometheus {
             let path = &wiring.configuration.settings.prometheus_path;
             spawn(listener, admin::metrics_routes(with_ratelimit_names, path));
@@ -117,11 +122,8 @@ const PROMETHEUS_FLAGS: [&str; 2] = ["--prometheus-addr", "--prometheus-addr"];
 
 async fn bind(host: &str, port: u16, flags: [&'static str; 2]) -> Result<TcpListener, Failure> {
     let address = server_config::resolve(host, port, flags)?;
-    TcpListener::bind(address).await.map_err(|error| Failure::Address {
-        flags,
-        address: address.to_string(),
-        error,
-    })
+    let bound = TcpListener::bind(address).await;
+    bound.map_err(|error| Failure::address(flags, &address.to_string(), &error))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! rates.
 //!
 //! Clients depend on the field names, which docs/ADMIN.md documents, so fields must not be renamed.
-//! `admin` has the routes; `try_request` has the data of `/try`.
+//! `debug_port` has the routes; `try_request` has the data of `/try`.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,11 +12,11 @@ use std::sync::atomic::Ordering;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::admin_wiring::AdminWiring;
 use super::peers::{PeerAnswer, Peers};
 use super::request_rates::{CurrentRates, RuleRate};
 use super::try_request::to_json;
-use super::wiring::store_setup::ServiceDecider;
-use crate::admin::{PolicyQuery, Scope};
+use crate::admin::{Backend as _, Query, Scope, TextResult};
 use crate::clock::Clock;
 use crate::control_plane::{ControlPlaneState, ControlPlaneStatus};
 use crate::decide::GlobalModes;
@@ -24,7 +24,15 @@ use crate::domain::{RuleId, UnreadableCallers, UnreadableKind};
 use crate::policy::{Policy, Rule, RuleView};
 use crate::store::SharedStore as _;
 use crate::store::redis::client::node_stats::NodeReport;
-use crate::telemetry::{Latency, LimitName, NoLimitCount, RejectedBills, Telemetry, TopBy};
+use crate::telemetry::{HISTORY_RULES_MAX, Latency, LimitName, NoLimitCount, RejectedBills, TopBy};
+
+/// Default and maximum value of the `most` parameter of `/policy`, which limits the number of rules
+/// in the response. Larger than any policy, so that the default lists every rule: tools that
+/// compare policies need the full list.
+const RULES_MAX: u64 = 10_000_000;
+
+/// Default of the `rules` parameter of `/history`: the rules that an operator looks at first.
+const HISTORY_RULES: u64 = 20;
 
 /// Maximum number of keys per limit in a response of `/top`.
 const LISTED_KEYS_MAX: usize = 20;
@@ -62,8 +70,22 @@ struct ReplicaState {
     answer: Option<Value>,
 }
 
+/// Reports the current rates, the latency percentiles and the state of Redis or of the memory.
+pub(super) async fn now(wiring: Arc<AdminWiring>, query: Query) -> TextResult {
+    let scope = query.parse_scope()?;
+    let rates = wiring.rates.sample(Clock::System.now(), || wiring.telemetry.snapshot());
+    Ok(add_peers(build_now_response(&wiring, &rates), &wiring.peers, "/now", scope).await)
+}
+
+/// Reports the rates of the last hour.
+pub(super) async fn history(wiring: Arc<AdminWiring>, query: Query) -> TextResult {
+    let rules_max = query.parse_number("rules", HISTORY_RULES, HISTORY_RULES_MAX as u64)?;
+    let (rules_max, scope) = (rules_max as usize, query.parse_scope()?);
+    Ok(add_peers(wiring.telemetry.history(rules_max), &wiring.peers, "/history", scope).await)
+}
+
 /// Adds the answers of the peers to a response, unless `scope` excludes them.
-pub(super) async fn add_peers(
+async fn add_peers(
     response: impl Serialize,
     peers: &Peers,
     path: &'static str,
@@ -80,29 +102,28 @@ pub(super) async fn add_peers(
     to_json(&OfReplicas { response, replicas: answers.iter().map(state).collect() })
 }
 
-/// Lists the first keys of each limit, of this replica and, unless `scope` excludes them, its peers.
-pub(super) async fn list_top_keys(
-    telemetry: &Telemetry,
-    decider: &ServiceDecider,
-    peers: &Peers,
-    by: TopBy,
-    scope: Scope,
-) -> String {
-    let names = |rule, limit| limit_name(&decider.policy(), rule, limit);
-    let mut report = telemetry.top_keys().report(by, Clock::System.now(), &names);
+/// Lists the first keys of each limit, of this replica and, unless the scope excludes them, its peers.
+pub(super) async fn list_top_keys(wiring: Arc<AdminWiring>, query: Query) -> TextResult {
+    let by = match query.value("by") {
+        None => TopBy::default(),
+        Some(word) => TopBy::ALL.into_iter().find(|by| by.as_str() == word).ok_or(query.usage)?,
+    };
+    let scope = query.parse_scope()?;
+    let names = |rule, limit| limit_name(&wiring.decider.policy(), rule, limit);
+    let mut report = wiring.telemetry.top_keys().report(by, Clock::System.now(), &names);
     let state = |name: &str, reason: Option<String>| {
         let (name, answered) = (name.to_owned(), reason.is_none());
         ReplicaState { name, answered, reason, answer: None }
     };
     let mut replicas = vec![state("this replica", None)];
     if scope == Scope::All {
-        for answer in &*peers.ask(TOP_PATHS[by as usize]).await {
+        for answer in &*wiring.peers.ask(TOP_PATHS[by as usize]).await {
             let reason = answer.read().map(|theirs| report.merge(theirs)).err();
             replicas.push(state(&answer.name, reason));
         }
         report.keep_first(LISTED_KEYS_MAX);
     }
-    to_json(&OfReplicas { response: report, replicas })
+    Ok(to_json(&OfReplicas { response: report, replicas }))
 }
 
 /// Describes, for each override in force on a rule, what it changes.
@@ -112,7 +133,7 @@ pub(super) fn changes_of(active: &Policy, rule: RuleId) -> impl Iterator<Item = 
 }
 
 #[derive(Serialize)]
-pub(super) struct RuleListing<'p> {
+struct RuleListing<'p> {
     rules_total: usize,
     rules_found: usize,
     rules: Vec<ListedRule<'p>>,
@@ -127,13 +148,11 @@ struct ListedRule<'p> {
 }
 
 /// Lists rules of the loaded policy: each with its own numbers, and with the capacity that its
-/// limits have in `active`, the policy with overrides.
-pub(super) fn list_rules<'p>(
-    policy: &'p Policy,
-    active: &Policy,
-    query: &PolicyQuery,
-) -> RuleListing<'p> {
-    let search = query.search.as_ref().map(|text| text.to_lowercase());
+/// limits have with overrides.
+pub(super) async fn list_rules(wiring: Arc<AdminWiring>, query: Query) -> TextResult {
+    let (policy, active) = (wiring.overrides.loaded(), wiring.decider.policy());
+    let rules_max = query.parse_number("most", RULES_MAX, RULES_MAX)? as usize;
+    let search = query.value("search").map(str::to_lowercase);
     let mut rules_found = 0;
     let mut rules = Vec::new();
     for rule in policy.rules() {
@@ -142,8 +161,8 @@ pub(super) fn list_rules<'p>(
             continue;
         }
         rules_found += 1;
-        if rules.len() < query.rules_max {
-            let overrides = changes_of(active, rule.id).collect();
+        if rules.len() < rules_max {
+            let overrides = changes_of(&active, rule.id).collect();
             let in_force = active.rule(rule.id).map_or(&[][..], |rule| &rule.limits);
             for (limit, spec) in view.limits.iter_mut().zip(in_force) {
                 limit.capacity = spec.limit.capacity().0;
@@ -152,7 +171,7 @@ pub(super) fn list_rules<'p>(
         }
     }
     let rules_total = policy.rules().len();
-    RuleListing { rules_total, rules_found, rules }
+    Ok(to_json(&RuleListing { rules_total, rules_found, rules }))
 }
 
 /// Returns whether the path, the file name, or a limit name of a rule contains `lowercase_text`,
@@ -164,10 +183,10 @@ fn matches_search(view: &RuleView<'_>, lowercase_text: &str) -> bool {
 }
 
 #[derive(Serialize)]
-pub(super) struct NowResponse<'a> {
+struct NowResponse<'a> {
     version: &'static str,
     /// Whether the replica accepts calls.
-    pub(super) ready: bool,
+    ready: bool,
     policy_fingerprint: String,
     time_ms: u64,
     rules_total: usize,
@@ -177,7 +196,7 @@ pub(super) struct NowResponse<'a> {
     rules: Vec<RuleNow<'a>>,
     modes: ModesView,
     /// Latest changes of overrides, the last one first, at most 50.
-    pub(super) override_changes: Vec<Value>,
+    override_changes: Vec<Value>,
     latency: Option<Latency>,
     /// Number of rejected bills since the process started, and a rule that rejected some of them;
     /// `None` if no bill was rejected. A bill is a descriptor that reports hits after they were
@@ -295,14 +314,8 @@ struct NodeView {
     errors: BTreeMap<&'static str, u64>,
 }
 
-pub(super) fn build_now_response<'a>(
-    decider: &ServiceDecider,
-    telemetry: &Telemetry,
-    loaded: &Policy,
-    rates: &'a CurrentRates,
-    control_plane: Option<&ControlPlaneStatus>,
-    unreadable: &UnreadableCallers,
-) -> NowResponse<'a> {
+fn build_now_response<'a>(wiring: &AdminWiring, rates: &'a CurrentRates) -> NowResponse<'a> {
+    let AdminWiring { decider, telemetry, .. } = wiring;
     let now = Clock::System.now();
     let GlobalModes { shadow: shadow_mode, quota: quota_mode } = decider.modes();
     let without_policy = !telemetry.has_policy();
@@ -313,19 +326,19 @@ pub(super) fn build_now_response<'a>(
     calls_without_limit.truncate(NO_LIMIT_COUNTS_MAX);
     NowResponse {
         version: env!("CARGO_PKG_VERSION"),
-        ready: false,
+        ready: wiring.is_ready(),
         policy_fingerprint: telemetry.policy_fingerprint(),
         time_ms: now.0 / 1_000,
         rules_total: decider.policy().rules().len(),
         rates,
-        rules: rules_now(loaded, &decider.policy(), rates),
+        rules: rules_now(&wiring.overrides.loaded(), &decider.policy(), rates),
         modes: ModesView { shadow_mode, quota_mode, without_policy },
-        override_changes: Vec::new(),
+        override_changes: wiring.overrides.recent_changes(),
         latency: telemetry.latency(Clock::System.monotonic_now()),
-        control_plane: control_plane.map(control_plane_view),
+        control_plane: wiring.control_plane.as_deref().map(control_plane_view),
         lost_bills: telemetry.rejected_bills(),
         without_limit: calls_without_limit,
-        unreadable_callers: unreadable_views(unreadable),
+        unreadable_callers: unreadable_views(&wiring.unreadable),
         store: StoreView {
             kind: if redis.is_some() { "redis" } else { "memory" },
             keys_in_memory: memory.live.load(Ordering::Relaxed),

@@ -7,12 +7,12 @@ use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Read};
 use std::panic::resume_unwind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use super::policy_files::{PolicyFiles, ReadFile};
 use super::process::exit_codes::Failure;
-use super::process::files_and_env::{FileError, malformed, read_secret_file};
+use super::process::files_and_env::{FileError, malformed, read_secret_file, unreadable_with};
 use super::wiring::server_config;
 use crate::domain::RuleId;
 use crate::policy::{self, Diagnostic, FILE_BYTES_CEILING, Options, Policy, Secret, Source};
@@ -89,7 +89,7 @@ impl PolicyLoader {
     /// Reads and compiles the policy files. The first rule gets the id `first`. Also returns the
     /// files, to detect later changes.
     pub(super) fn load(&self, first: RuleId) -> Result<(LoadedPolicy, Vec<ReadFile>), Failure> {
-        let files = self.files.read().map_err(Failure::PolicyFiles)?;
+        let files = self.files.read().map_err(Failure::policy_files)?;
         let sources: Vec<&Source> = files.iter().map(|file| &file.source).collect();
         Ok((self.compile(&sources, first)?, files))
     }
@@ -107,7 +107,7 @@ impl PolicyLoader {
         thread::scope(|scope| {
             let compile = || self.compile_here(files, first);
             let compiling = thread::Builder::new().name("compile".to_owned());
-            let compiling = compiling.spawn_scoped(scope, compile).map_err(Failure::Runtime)?;
+            let compiling = compiling.spawn_scoped(scope, compile).map_err(Failure::runtime)?;
             compiling.join().unwrap_or_else(|panic| resume_unwind(panic))
         })
     }
@@ -184,7 +184,7 @@ pub fn check(paths: &[PathBuf], sources: Sources) -> Result<CheckedPolicy, Failu
         [_] if has_stdin => {
             let text = Source {
                 name: "<stdin>".to_owned(),
-                text: read_stdin().map_err(Failure::PolicyFiles)?,
+                text: read_stdin().map_err(Failure::policy_files)?,
             };
             Box::new(move |sources| load_text(&text, sources))
         }
@@ -210,16 +210,16 @@ const STDIN: &str = "-";
 
 /// Reads a policy from standard input, up to the largest value that `--policy-file-size` accepts.
 fn read_stdin() -> Result<Vec<u8>, FileError> {
-    let (path, bytes_max) = (PathBuf::from("<stdin>"), FILE_BYTES_CEILING);
+    let (path, bytes_max) = (Path::new("<stdin>"), FILE_BYTES_CEILING);
     let mut text = Vec::new();
     let read = io::stdin().lock().take(bytes_max as u64 + 1).read_to_end(&mut text);
     match read {
         Err(error) => {
-            let advice = "give the policy on standard input, or as a file".to_owned();
-            Err(FileError::Unreadable { path, error, advice })
+            let advice = "give the policy on standard input, or as a file";
+            Err(unreadable_with(path, &error, advice))
         }
         Ok(bytes) if bytes > bytes_max => {
-            Err(malformed(&path, format!("more than {bytes_max} bytes (--policy-file-size)")))
+            Err(malformed(path, format!("more than {bytes_max} bytes (--policy-file-size)")))
         }
         Ok(_) => Ok(text),
     }
@@ -228,7 +228,7 @@ fn read_stdin() -> Result<Vec<u8>, FileError> {
 /// Compiles a policy that was read from standard input.
 fn load_text(text: &Source, mut sources: Sources) -> Result<LoadedPolicy, Failure> {
     sources.flags.insert("policy".to_owned(), STDIN.to_owned());
-    let (settings, _) = Settings::read(&sources).map_err(Failure::Settings)?;
+    let (settings, _) = Settings::read(&sources)?;
     PolicyLoader::new(&settings)?.compile(&[text], RuleId(0))
 }
 
@@ -249,7 +249,7 @@ pub fn load_paths(
     }
     let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     sources.flags.insert("policy".to_owned(), paths.join(","));
-    let (settings, _) = Settings::read(&sources).map_err(Failure::Settings)?;
+    let (settings, _) = Settings::read(&sources)?;
     let (loaded, _) = PolicyLoader::new(&settings)?.load(RuleId(0))?;
     Ok((loaded, settings))
 }

@@ -15,6 +15,7 @@ mod wiring;
 
 mod admin_actions;
 mod admin_wiring;
+mod debug_port;
 mod live_page_data;
 mod log_level;
 mod operator_overrides;
@@ -52,9 +53,9 @@ impl Configuration {
     ///
     /// # Errors
     ///
-    /// Returns [`Failure::Settings`] with a list of all invalid settings.
+    /// Returns [`Failure::Usage`] with a list of all invalid settings.
     pub fn read(sources: Sources) -> Result<Configuration, Failure> {
-        let (settings, values) = Settings::read(&sources).map_err(Failure::Settings)?;
+        let (settings, values) = Settings::read(&sources)?;
         let Sources { environment, drop_in, .. } = sources;
         Ok(Configuration { settings, values, environment, drop_in })
     }
@@ -74,11 +75,11 @@ impl Configuration {
 ///
 /// # Errors
 ///
-/// Returns [`Failure::Runtime`] if the runtime cannot be created.
+/// Returns [`Failure::Unavailable`] if the runtime cannot be created.
 pub fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(Failure::Runtime)?;
+        .map_err(Failure::runtime)?;
     Ok(runtime.block_on(future))
 }

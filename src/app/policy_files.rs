@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use super::process::exit_codes::Failure;
 use super::process::files_and_env::{
-    FileError, FileStamp, escape_path, malformed, open_regular_file, unreadable,
+    FileError, FileStamp, escape_path, malformed, open_regular_file, unreadable, unreadable_with,
 };
 use crate::policy::Source;
 use crate::settings::Settings;
@@ -143,7 +143,7 @@ impl PolicyFiles {
             ),
             None => format!("the path is {variables}: correct one of them"),
         };
-        FileError::Unreadable { path: path.to_owned(), error, advice }
+        unreadable_with(path, &error, &advice)
     }
 
     fn walk(

@@ -96,7 +96,7 @@ impl InitialPolicy {
     ///
     /// # Errors
     ///
-    /// Returns [`Failure::Runtime`] if the thread cannot be started.
+    /// Returns [`Failure::Unavailable`] if the thread cannot be started.
     pub(super) fn attach(
         self,
         service: Arc<OperatorOverrides>,

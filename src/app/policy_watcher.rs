@@ -10,10 +10,10 @@
 //! because a rename replaces a whole file. A file that keeps changing is read anyway.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{io, mem};
 
 use super::load_policy::{Fingerprint, LoadedPolicy, PolicyLoader};
 use super::policy_files::{FileKey, ListedFile, PolicyFiles, ReadFile};
@@ -161,11 +161,7 @@ impl WatchedFiles {
                 }
                 // The file changed while it was being read, so old and new contents may be mixed.
                 Ok(_) => file.listed = None,
-                Err(FileError::Unreadable { error, .. })
-                    if error.kind() == io::ErrorKind::NotFound =>
-                {
-                    file.listed = None;
-                }
+                Err(error) if error.is_missing => file.listed = None,
                 Err(error) => return Err(error),
             }
             bytes += file.bytes();
@@ -263,7 +259,7 @@ impl PolicyReloader {
             Ok(true) => self.load(),
             Ok(false) => None,
             Err(error) => {
-                self.report_unreadable(&Failure::PolicyFiles(error));
+                self.report_unreadable(&Failure::policy_files(error));
                 None
             }
         }

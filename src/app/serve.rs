@@ -33,7 +33,7 @@ use crate::decide::{Decider, GlobalModes};
 use crate::limiter::any_store::AnyStore;
 use crate::server::{DrainingListener, Health, RlsService, Router};
 use crate::settings::{Notice, NoticeKind, Settings};
-use crate::telemetry::{self, Telemetry};
+use crate::telemetry;
 use crate::wire::ResponseConfig;
 
 /// Number of threads for all work except gRPC calls: probes, scrapes, `/json`, and accepting
@@ -59,7 +59,7 @@ const OVERRIDES_TIMEOUT: Duration = Duration::from_secs(2);
 ///
 /// Returns the reason why the service cannot start.
 pub fn serve(configuration: Configuration) -> Result<(), Failure> {
-    let log_level = Arc::new(start_logging(&configuration.settings));
+    let log_level = start_logging(&configuration.settings);
     super::process::rlimit::raise_open_file_limit();
     let (risks, mistakes): (Vec<_>, Vec<_>) =
         configuration.notices().into_iter().partition(|notice| notice.kind == NoticeKind::Risk);
@@ -69,7 +69,7 @@ pub fn serve(configuration: Configuration) -> Result<(), Failure> {
         .thread_name("side")
         .enable_all()
         .build()
-        .map_err(Failure::Runtime)?;
+        .map_err(Failure::runtime)?;
     let result = runtime.block_on(run(&configuration, risks, log_level));
     // Do not wait for background tasks at exit.
     runtime.shutdown_background();
@@ -79,7 +79,7 @@ pub fn serve(configuration: Configuration) -> Result<(), Failure> {
 async fn run(
     configuration: &Configuration,
     risks: Vec<Notice>,
-    log_level: Arc<LogLevelControl>,
+    log_level: LogLevelControl,
 ) -> Result<(), Failure> {
     let settings = &configuration.settings;
     // First, because a SIGHUP would end a process that has no handler for it yet.
@@ -103,9 +103,7 @@ async fn run(
     let rate_limit = rate_limit_service(&decider, &overrides, settings, response_config);
     let health = Health::default();
 
-    let peers = Peers::start(&settings.peers);
-    let instance = peers.instance;
-    let wiring = AdminWiring {
+    let wiring = Arc::new(AdminWiring {
         configuration: configuration.clone(),
         decider: Arc::clone(&decider),
         rate_limit: Arc::clone(&rate_limit),
@@ -117,20 +115,20 @@ async fn run(
         tls_counters: tls.map(|tls| tls.counters()),
         control_plane: started.control_plane_status(),
         overrides: Arc::clone(&overrides),
-        log_level: Arc::clone(&log_level),
+        log_level,
         token: settings.debug_token_file.clone().map(admin_actions::watch_token).transpose()?,
-        peers,
+        peers: Peers::start(&settings.peers),
         rates: RateSampler::default(),
-    };
+    });
     let (metrics, exporters) = wiring.start_metrics()?;
     http_ports.log_addresses(listener.address().map(|address| address.to_string()));
-    let http_ports = http_ports.serve(wiring, metrics);
-    tokio::spawn(drain_keys(Arc::clone(&decider), Arc::clone(&telemetry)));
+    let http_ports = http_ports.serve(&wiring, metrics);
+    tokio::spawn(drain_keys(Arc::clone(&wiring)));
     let Some(is_connected) = wait_for_redis(&decider, settings, &mut signals).await? else {
         return Ok(());
     };
     // Not earlier: it would report a Redis that has had no time to connect as an outage.
-    start_tasks(&decider, &overrides, requests, log_level, settings, is_connected, instance).await;
+    start_tasks(&wiring, requests, is_connected).await;
     started.become_ready(settings, &health);
     let files = started.files;
     let watchers = watch_files(started, overrides, certificates)?;
@@ -183,23 +181,16 @@ async fn wait_for_redis(
 }
 
 /// Starts the task of the overrides at run time, waits for those in Redis, and starts the sweeps.
-async fn start_tasks(
-    decider: &Arc<ServiceDecider>,
-    overrides: &Arc<OperatorOverrides>,
-    requests: Requests,
-    log_level: Arc<LogLevelControl>,
-    settings: &Settings,
-    is_connected: bool,
-    instance: u64,
-) {
-    let store = decider.store().redis().map(|redis| redis.remote().override_store(instance));
-    let counts_replicas = settings.replicas.is_none();
-    tokio::spawn(redis_follower::run(Arc::clone(overrides), requests, store, counts_replicas));
+async fn start_tasks(wiring: &Arc<AdminWiring>, requests: Requests, is_connected: bool) {
+    let (overrides, redis) = (Arc::clone(&wiring.overrides), wiring.decider.store().redis());
+    let store = redis.map(|redis| redis.remote().override_store(wiring.peers.instance));
+    let counts_replicas = wiring.configuration.settings.replicas.is_none();
+    tokio::spawn(redis_follower::run(overrides, requests, store, counts_replicas));
     if is_connected {
         // Otherwise, a new replica would not apply them to its first calls.
-        let _ = timeout(OVERRIDES_TIMEOUT, overrides.wait_until_polled()).await;
+        let _ = timeout(OVERRIDES_TIMEOUT, wiring.overrides.wait_until_polled()).await;
     }
-    tokio::spawn(sweep(Arc::clone(decider), Arc::clone(overrides), log_level));
+    tokio::spawn(sweep(Arc::clone(wiring)));
 }
 
 fn rate_limit_service(
@@ -285,11 +276,8 @@ fn exit_at_hard_limit(hard_limit: Duration) {
 /// Runs once a second. Removes expired counters, ends expired overrides, and restores the
 /// configured log level after a temporary change. Also logs Redis outages, rejections, bills that
 /// were not charged, and rules for which the memory store is full.
-async fn sweep(
-    decider: Arc<ServiceDecider>,
-    overrides: Arc<OperatorOverrides>,
-    log_level: Arc<LogLevelControl>,
-) {
+async fn sweep(wiring: Arc<AdminWiring>) {
+    let AdminWiring { decider, telemetry, .. } = &*wiring;
     let memory = decider.store().memory();
     let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
     loop {
@@ -303,17 +291,17 @@ async fn sweep(
                 admin_actions::enable_store(redis);
             }
         }
-        log_overflows(&decider);
+        log_overflows(decider);
         let now = Clock::System.monotonic_now();
-        overrides.expire();
-        decider.observer().keep_latency(now);
-        decider.observer().keep_history(Clock::System.now(), now);
-        log_level.expire(now);
-        decider.observer().log_refusals();
-        decider.observer().log_calls_without_limit(now, &|calls| {
+        wiring.overrides.expire();
+        telemetry.keep_latency(now);
+        telemetry.keep_history(Clock::System.now(), now);
+        wiring.log_level.expire(now);
+        telemetry.log_refusals();
+        telemetry.log_calls_without_limit(now, &|calls| {
             decider.policy().advise_without_limit(&calls.domain, calls.descriptors())
         });
-        decider.observer().warn_of_lost_bills();
+        telemetry.warn_of_lost_bills();
     }
 }
 
@@ -334,13 +322,13 @@ fn log_overflows(decider: &ServiceDecider) {
 
 /// Moves records of keys from their ring buffer into the statistics, 20 times per second.
 /// At this rate, a small buffer is enough.
-async fn drain_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemetry>) {
+async fn drain_keys(wiring: Arc<AdminWiring>) {
     let mut ticks = tokio::time::interval(telemetry::DRAIN_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let names = |rule, limit| live_page_data::limit_name(&decider.policy(), rule, limit);
+    let names = |rule, limit| live_page_data::limit_name(&wiring.decider.policy(), rule, limit);
     loop {
         ticks.tick().await;
-        telemetry.top_keys().drain(Clock::System.now(), &names);
+        wiring.telemetry.top_keys().drain(Clock::System.now(), &names);
     }
 }
 

@@ -25,7 +25,7 @@ use crate::wire::proto_json::{parse_request, response_to_json};
 /// Returns an error if the file cannot be read, has no requests, or has a line that is not a valid
 /// request.
 pub(super) fn read(path: &Path) -> Result<Vec<Bytes>, Failure> {
-    let text = app::read_text_file(path).map_err(Failure::File)?;
+    let text = app::read_text_file(path)?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let request = |(at, line): (usize, &str)| {
         parse_request(line.as_bytes(), Bounds::DEFAULT.message_bytes_max)

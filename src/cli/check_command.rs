@@ -62,7 +62,10 @@ impl Check {
             terminal::print(&report.format(self.format))?;
         }
         if failed {
-            return Err(Failure::Strict { warnings: loaded.warnings.len() });
+            return Err(Failure::InvalidPolicy(match loaded.warnings.len() {
+                1 => "1 warning; --strict treats it as an error".to_owned(),
+                count => format!("{count} warnings; --strict treats them as errors"),
+            }));
         }
         match self.format {
             Format::Text => terminal::print(&summary(&loaded, errors_if_billed)),

@@ -100,7 +100,7 @@ impl Test {
 
 /// Reads a test file and its policy.
 fn load(path: &Path, sources: Sources) -> Result<LoadedFile, Failure> {
-    let wrong = |reason: String| Failure::InvalidTest(reason);
+    let wrong = |reason: String| Failure::InvalidPolicy(reason);
     let text = app::read_text_file(path)?;
     let file = TestFile::parse(&path.display().to_string(), &text);
     let file = file.map_err(|error| wrong(error.to_string()))?;
@@ -207,9 +207,25 @@ fn format_limit(limit: Option<&RateLimit>) -> String {
 /// passes.
 fn run_test(policy: &Arc<Policy>, test: &LoadedTest) -> Result<Option<String>, Failure> {
     let engine = OfflineEngine::new(Arc::clone(policy), STORE_COUNTERS_MAX);
+    let retry_after = Some(RetryAfterFormat::Seconds);
+    let response_config =
+        ResponseConfig::new(ResponseSettings { retry_after, ..ResponseSettings::default() })?;
     for (call, nth) in test.calls.iter().zip(1..) {
+        let decoded = DecodedRequest::decode(&call.encoded, &Bounds::DEFAULT)
+            .map_err(|_| Failure::Bug("a call was valid and no longer is"))?;
+        let descriptors = decoded.descriptors();
         for time in 1..=call.step.times {
-            let response = decide(&engine, policy, call)?;
+            let decision = engine.decide(&decoded.request(&descriptors), call.at)?;
+            let input = ResponseInput {
+                request: &decoded,
+                descriptors: &descriptors,
+                decision: &decision,
+                rules: policy,
+                response_config: &response_config,
+                now: call.at,
+                random: 0,
+            };
+            let response = input.to_message();
             let differences = compare(&call.step.expect, &response);
             if differences.is_empty() {
                 continue;
@@ -220,49 +236,16 @@ fn run_test(policy: &Arc<Policy>, test: &LoadedTest) -> Result<Option<String>, F
                 // Writing into a string cannot fail.
                 let _ = writeln!(report, "    {what}: expected {expected}, got {came}");
             }
-            for line in explain(policy, call)?.lines() {
-                let _ = writeln!(report, "    {line}");
+            for descriptor in &descriptors {
+                let explanation = policy.explain(decoded.domain, descriptor.entries).to_string();
+                for line in explanation.lines() {
+                    let _ = writeln!(report, "    {line}");
+                }
             }
             return Ok(Some(report));
         }
     }
     Ok(None)
-}
-
-/// Decides a call, and returns the response that its caller would get.
-fn decide(
-    engine: &OfflineEngine,
-    policy: &Policy,
-    call: &Call,
-) -> Result<RateLimitResponse, Failure> {
-    let decoded = decode_call(call)?;
-    let descriptors = decoded.descriptors();
-    let decision = engine.decide(&decoded.request(&descriptors), call.at)?;
-    let retry_after = Some(RetryAfterFormat::Seconds);
-    let settings = ResponseSettings { retry_after, ..ResponseSettings::default() };
-    let input = ResponseInput {
-        request: &decoded,
-        descriptors: &descriptors,
-        decision: &decision,
-        rules: policy,
-        response_config: &ResponseConfig::new(settings)?,
-        now: call.at,
-        random: 0,
-    };
-    Ok(input.to_message())
-}
-
-fn decode_call(call: &Call) -> Result<DecodedRequest<'_>, Failure> {
-    DecodedRequest::decode(&call.encoded, &Bounds::DEFAULT)
-        .map_err(|_| Failure::Bug("a call was valid and no longer is"))
-}
-
-/// Explains which rules the descriptors of a call match.
-fn explain(policy: &Policy, call: &Call) -> Result<String, Failure> {
-    let decoded = decode_call(call)?;
-    let request_descriptors = decoded.descriptors();
-    let explain = |entries| format!("{}\n", policy.explain(decoded.domain, entries));
-    Ok(request_descriptors.iter().map(|descriptor| explain(descriptor.entries)).collect())
 }
 
 /// Returns the names of the values that differ, with the expected value and the one that came.

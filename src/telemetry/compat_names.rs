@@ -3,7 +3,7 @@
 //!
 //! As in envoyproxy/ratelimit, counter names do not end in `_total`. The labels `domain`, `key1`
 //! and `key2` are the first three dot-separated parts of the rule's path. Rules that differ only in
-//! later parts share a series. Tidegate's own names are in `families`.
+//! later parts share a series. Tidegate's own names are in `decision_metrics`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -182,7 +182,7 @@ mod tests {
 
     use super::*;
     use crate::domain::Observer;
-    use crate::telemetry::prometheus::{AllMetrics, MetricsPage};
+    use crate::telemetry::prometheus::MetricsPage;
 
     #[test]
     fn a_path_is_split_into_domain_key1_and_key2() {
@@ -225,8 +225,9 @@ mod tests {
                 telemetry.on_response(outcome, Duration::from_micros(1));
             }
         }
-        let metrics = Arc::new(AllMetrics::new(Arc::clone(&telemetry), Vec::new()));
-        let page = MetricsPage::new(metrics).with_ratelimit_names(telemetry);
+        let own = Arc::clone(&telemetry);
+        let page = MetricsPage::new(Arc::new(move |sink| own.emit(sink)));
+        let page = page.with_ratelimit_names(telemetry);
         let page = page.plain_text().unwrap();
         for line in [
             r#"ratelimit_service_should_rate_limit_error{err_type="redis_error"} 8"#,

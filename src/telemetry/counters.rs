@@ -2,7 +2,7 @@
 //! that every call increments.
 //!
 //! Each worker thread has its own copy of the process-wide counters, on its own cache lines.
-//! `hit_counts` classifies hits as near or over the limit; `families` names the metrics.
+//! `hit_counts` classifies hits as near or over the limit; `decision_metrics` names the metrics.
 
 use std::array;
 use std::cell::Cell;
@@ -404,7 +404,7 @@ mod tests {
     use super::*;
     use crate::domain::fixtures::check_event;
     use crate::domain::{Hits, Outcome};
-    use crate::telemetry::prometheus::{AllMetrics, MetricsPage};
+    use crate::telemetry::prometheus::MetricsPage;
 
     fn name(path: &str) -> RuleName {
         RuleName { domain: "d".into(), path: path.into() }
@@ -492,8 +492,7 @@ mod tests {
         telemetry.on_decision(&decision(false));
         telemetry.on_decision(&decision(true));
         assert_eq!(telemetry.sum_workers().shadowed, 1);
-        let metrics = AllMetrics::new(Arc::new(telemetry), Vec::new());
-        let text = MetricsPage::new(Arc::new(metrics)).text().unwrap();
+        let text = MetricsPage::new(Arc::new(move |sink| telemetry.emit(sink))).text().unwrap();
         assert!(text.contains("tidegate_global_shadow_mode_total 1\n"), "{text}");
     }
 

@@ -85,7 +85,7 @@ impl Telemetry {
     /// # Errors
     ///
     /// Returns the first error of the sink.
-    pub(super) fn emit(&self, sink: &mut dyn MetricSink) -> fmt::Result {
+    pub fn emit(&self, sink: &mut dyn MetricSink) -> fmt::Result {
         self.emit_rules(sink)?;
         self.emit_lost_bills(sink)?;
         emit_totals(&self.sum_workers(), sink)?;
@@ -172,7 +172,7 @@ mod tests {
         RuleId, Source,
     };
     use crate::telemetry::RuleName;
-    use crate::telemetry::prometheus::{AllMetrics, MetricsPage};
+    use crate::telemetry::prometheus::MetricsPage;
 
     /// Returns telemetry of a policy with the rule `d.a`.
     fn telemetry() -> Telemetry {
@@ -187,8 +187,7 @@ mod tests {
     }
 
     fn assert_lines<'a>(telemetry: Telemetry, lines: impl IntoIterator<Item = &'a str>) {
-        let metrics = AllMetrics::new(Arc::new(telemetry), Vec::new());
-        let page = MetricsPage::new(Arc::new(metrics)).text().unwrap();
+        let page = MetricsPage::new(Arc::new(move |sink| telemetry.emit(sink))).text().unwrap();
         for line in lines {
             assert!(page.lines().any(|each| each == line), "{line} in\n{page}");
         }

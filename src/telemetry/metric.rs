@@ -1,11 +1,12 @@
 //! Types for metric families and values, and [`MetricSink`], the trait that each output format
 //! implements.
 //!
-//! `families` and `app::wiring` define the families; `prometheus` and `otlp_metrics` implement the
+//! `decision_metrics` and `app::wiring` define the families; `prometheus` and `otlp_metrics` implement the
 //! output formats.
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 use crate::domain::HistogramSnapshot;
 
@@ -169,9 +170,9 @@ pub trait MetricSink {
     ) -> fmt::Result;
 }
 
-/// Function that writes the metrics of one component to a sink. Called for each scrape and OTLP
+/// Function that writes metrics to a sink. Called for each scrape and OTLP
 /// export, never while deciding a call.
-pub type MetricSource = Box<dyn Fn(&mut dyn MetricSink) -> fmt::Result + Send + Sync>;
+pub type MetricSource = Arc<dyn Fn(&mut dyn MetricSink) -> fmt::Result + Send + Sync>;
 
 /// Writes a family that has a single series without labels.
 ///

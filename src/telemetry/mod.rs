@@ -52,8 +52,9 @@ pub(crate) use metric::{
     Metric, counter_seconds, emit_rows, emit_series, emit_table, gauge_bytes, gauge_seconds,
     histogram_seconds, metrics,
 };
-pub use otlp_metrics::{MetricsExporter, export_metrics};
-pub use prometheus::{AllMetrics, CONTENT_TYPE, CONTENT_TYPE_PLAIN, MetricsPage};
+pub use otlp_metrics::MetricsExporter;
+pub(crate) use otlp_metrics::emit_exports;
+pub use prometheus::{CONTENT_TYPE, CONTENT_TYPE_PLAIN, MetricsPage};
 pub use rule_counters::RuleName;
 pub use snapshot::{Latency, RejectedBills, RuleSnapshot, Snapshot};
 pub use top_keys::{

@@ -22,9 +22,9 @@ use super::metric::{
     Labels, MetricFamily, MetricKind, MetricSink, MetricSource, MetricUnit, MetricValue,
     SeriesEmitter, counter, emit_series,
 };
-use super::otlp::metric_client::MetricClient;
-use super::otlp::{ExportStats, OtlpError, OtlpTarget, ServiceIdentity};
-use super::prometheus::{AllMetrics, METRIC_PREFIX};
+use super::otlp::otlp_client::OtlpClient;
+use super::otlp::{ExportStats, OtlpTarget, ServiceIdentity};
+use super::prometheus::METRIC_PREFIX;
 use crate::domain::Micros;
 
 /// Maximum number of data points per message. A message with 5,000 points takes about 1 MB, a
@@ -35,9 +35,9 @@ const MICROS_PER_SECOND: f64 = 1e6;
 
 /// Exporter that sends all metrics to a collector at a fixed interval.
 pub struct MetricsExporter {
-    client: MetricClient,
+    client: OtlpClient,
     resource: Resource,
-    metrics: Arc<AllMetrics>,
+    metrics: MetricSource,
     now: fn() -> Micros,
     start: Micros,
     stats: Arc<ExportStats>,
@@ -49,18 +49,18 @@ impl MetricsExporter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the target's endpoint, headers or CA are invalid.
+    /// Returns the reason if the target's endpoint, headers or CA are invalid.
     pub fn open(
         target: &OtlpTarget,
         identity: &ServiceIdentity,
-        metrics: Arc<AllMetrics>,
+        metrics: MetricSource,
         now: fn() -> Micros,
         stats: &Arc<ExportStats>,
-    ) -> Result<MetricsExporter, OtlpError> {
+    ) -> Result<MetricsExporter, String> {
         let attributes = identity.resource_attributes().into_iter();
         let attributes = attributes.map(|(name, value)| build_attribute(&name, &value)).collect();
         Ok(MetricsExporter {
-            client: MetricClient::new(target)?,
+            client: OtlpClient::new(target)?,
             resource: Resource { attributes, ..Resource::default() },
             metrics,
             now,
@@ -71,7 +71,7 @@ impl MetricsExporter {
 
     /// Exports all metrics once per `interval` until `stop` becomes true, then exports one last
     /// time.
-    pub async fn run(mut self, interval: Duration, mut stop: watch::Receiver<bool>) {
+    pub async fn run(self, interval: Duration, mut stop: watch::Receiver<bool>) {
         loop {
             // A closed channel also means stop.
             let stopped = stop.wait_for(|stop| *stop);
@@ -83,9 +83,9 @@ impl MetricsExporter {
         }
     }
 
-    async fn export(&mut self) {
+    async fn export(&self) {
         let mut writer = OtlpWriter::new(self.start, (self.now)());
-        if self.metrics.emit(&mut writer).is_err() {
+        if (self.metrics)(&mut writer).is_err() {
             return;
         }
         for metrics in writer.into_messages() {
@@ -98,7 +98,7 @@ impl MetricsExporter {
             let resource_metrics =
                 ResourceMetrics { resource, scope_metrics, ..ResourceMetrics::default() };
             let message = ExportMetricsServiceRequest { resource_metrics: vec![resource_metrics] };
-            let result = self.client.send(message).await;
+            let result = self.client.send_metrics(message).await;
             self.stats.record(result);
         }
     }
@@ -268,16 +268,18 @@ fn build_metric(family: &MetricFamily, points: MetricPoints) -> Metric {
 const EXPORTS: MetricFamily = counter("otlp_exports", "OTLP exports per signal and result")
     .with_labels(&["signal", "result"]);
 
-/// Returns a metric source that reports the numbers of OTLP exports of these signals.
-pub fn export_metrics(signals: [Arc<ExportStats>; 2]) -> MetricSource {
-    Box::new(move |sink| {
-        let counts = signals.iter().flat_map(|stats| {
-            let labels = |result| [("signal", stats.signal), ("result", result)];
-            let counts = [("sent", &stats.succeeded), ("failed", &stats.failed)];
-            counts.map(|(result, count)| (labels(result), count.load(Ordering::Relaxed)))
-        });
-        emit_series(sink, &EXPORTS, counts)
-    })
+/// Writes the numbers of OTLP exports of these signals.
+///
+/// # Errors
+///
+/// Returns the error of the sink.
+pub(crate) fn emit_exports(signals: &[Arc<ExportStats>], sink: &mut dyn MetricSink) -> fmt::Result {
+    let counts = signals.iter().flat_map(|stats| {
+        let labels = |result| [("signal", stats.signal), ("result", result)];
+        let counts = [("sent", &stats.succeeded), ("failed", &stats.failed)];
+        counts.map(|(result, count)| (labels(result), count.load(Ordering::Relaxed)))
+    });
+    emit_series(sink, &EXPORTS, counts)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::registry::Registry;
 
 use super::counters::Telemetry;
-use super::metric::{MetricSink, MetricSource};
+use super::metric::MetricSource;
 use super::prometheus_writer::PrometheusWriter;
 
 /// Media type of the OpenMetrics format.
@@ -22,35 +22,6 @@ pub const CONTENT_TYPE_PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Prefix of all metric names except those of the process and of envoyproxy/ratelimit.
 pub(super) const METRIC_PREFIX: &str = "tidegate";
 
-/// All metrics of the process, for both scrapes and OTLP exports.
-pub struct AllMetrics {
-    telemetry: Arc<Telemetry>,
-    other_sources: Vec<MetricSource>,
-}
-
-impl fmt::Debug for AllMetrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AllMetrics").field("telemetry", &self.telemetry).finish_non_exhaustive()
-    }
-}
-
-impl AllMetrics {
-    /// Combines the decision metrics with those of other components.
-    pub fn new(telemetry: Arc<Telemetry>, other_sources: Vec<MetricSource>) -> Self {
-        AllMetrics { telemetry, other_sources }
-    }
-
-    /// Writes all metrics to a sink.
-    ///
-    /// # Errors
-    ///
-    /// Returns the first error of the sink.
-    pub fn emit(&self, sink: &mut dyn MetricSink) -> fmt::Result {
-        self.telemetry.emit(sink)?;
-        self.other_sources.iter().try_for_each(|source| source(sink))
-    }
-}
-
 /// Renderer of the metrics page in the OpenMetrics and Prometheus text formats.
 #[derive(Debug)]
 pub struct MetricsPage {
@@ -60,18 +31,18 @@ pub struct MetricsPage {
 
 impl MetricsPage {
     /// Creates a page with these metrics. Adds the prefix `tidegate_` to their names.
-    pub fn new(metrics: Arc<AllMetrics>) -> Self {
+    pub fn new(metrics: MetricSource) -> Self {
         let mut registry = Registry::default();
         registry
             .sub_registry_with_prefix(METRIC_PREFIX)
-            .register_collector(Box::new(PrefixedMetrics(metrics)));
+            .register_collector(Box::new(SourceCollector(metrics)));
         MetricsPage { registry, has_ratelimit_names: false }
     }
 
     /// Adds the metrics of a source, whose names get no prefix.
     #[must_use]
     pub fn with_source(mut self, source: MetricSource) -> Self {
-        self.registry.register_collector(Box::new(UnprefixedMetrics(source)));
+        self.registry.register_collector(Box::new(SourceCollector(source)));
         self
     }
 
@@ -79,7 +50,7 @@ impl MetricsPage {
     #[must_use]
     pub fn with_ratelimit_names(mut self, telemetry: Arc<Telemetry>) -> Self {
         self.has_ratelimit_names = true;
-        self.with_source(Box::new(move |sink| telemetry.emit_ratelimit_names(sink)))
+        self.with_source(Arc::new(move |sink| telemetry.emit_ratelimit_names(sink)))
     }
 
     /// Returns whether the page has metrics under the names of envoyproxy/ratelimit. These names
@@ -113,26 +84,16 @@ impl MetricsPage {
     }
 }
 
-/// Prometheus collector that encodes all metrics under the prefix [`METRIC_PREFIX`].
-#[derive(Debug)]
-struct PrefixedMetrics(Arc<AllMetrics>);
+/// Prometheus collector that encodes the metrics of a source.
+struct SourceCollector(MetricSource);
 
-impl Collector for PrefixedMetrics {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        self.0.emit(&mut PrometheusWriter(&mut encoder))
-    }
-}
-
-/// Prometheus collector that encodes the metrics of a source without a prefix.
-struct UnprefixedMetrics(MetricSource);
-
-impl fmt::Debug for UnprefixedMetrics {
+impl fmt::Debug for SourceCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("UnprefixedMetrics")
+        f.write_str("SourceCollector")
     }
 }
 
-impl Collector for UnprefixedMetrics {
+impl Collector for SourceCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         (self.0)(&mut PrometheusWriter(&mut encoder))
     }
@@ -197,12 +158,13 @@ mod tests {
         MetricUnit, MetricValue, counter, emit_single, gauge, histogram, unsuffixed_counter,
     };
 
-    fn test_metrics() -> Arc<AllMetrics> {
+    fn test_metrics() -> MetricSource {
         let telemetry = Arc::new(Telemetry::new(0.8));
         let path = "d.key_\"quoted\"\nvalue";
         let rule = RuleName { domain: "d".into(), path: path.into() };
         telemetry.record_policy_load(RuleId(0), [rule], "abc", Micros(1_700_000_000_250_000));
-        let others: MetricSource = Box::new(|sink| {
+        Arc::new(move |sink| {
+            telemetry.emit(sink)?;
             emit_single(sink, &gauge("keys", "Counters held"), 7)?;
             let waits = DurationHistogram::default();
             waits.record(6_000);
@@ -213,8 +175,7 @@ mod tests {
             let family = counter("busy", "Busy").in_unit(MetricUnit::Seconds);
             emit_single(sink, &family, 1_500_000)?;
             emit_single(sink, &unsuffixed_counter("theirs", "Bare"), 3)
-        });
-        Arc::new(AllMetrics::new(telemetry, vec![others]))
+        })
     }
 
     #[test]

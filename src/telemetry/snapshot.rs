@@ -9,7 +9,7 @@ use super::counters::Telemetry;
 use super::history::{Baseline, HISTORY_RULES_MAX, History, HistoryReport, INTERVAL};
 use super::lost_bills;
 use super::recent_latency::percentile_ms;
-use super::rule_counters::{RuleCounters, RuleName};
+use super::rule_counters::{RuleCounters, RuleName, RuleTables};
 use crate::domain::Micros;
 
 /// Decision counts since the process started.
@@ -49,23 +49,19 @@ impl RuleSnapshot {
         [self.checks, self.refused, self.would_refuse]
     }
 
-    /// Returns the checks since the previous call of this method for the same counters.
-    fn take_recent(counters: &RuleCounters, global_shadow: bool) -> RuleSnapshot {
-        let mut sums = RuleSnapshot::default();
-        sums.add(counters, global_shadow);
-        let [checks, refused, would_refuse] = counters.take_increase(sums.counts());
-        RuleSnapshot { checks, refused, would_refuse }
-    }
-
-    fn add(&mut self, counters: &RuleCounters, global_shadow: bool) {
+    /// Returns the checks of a rule or a detailed path.
+    fn new(counters: &RuleCounters, global_shadow: bool) -> RuleSnapshot {
         let [passed, over] = counters.checks().map(|by_source| by_source.iter().sum::<u64>());
         // The two counts are not read at the same moment.
         let would_refuse = if global_shadow { over } else { counters.would_refuse().min(over) };
-        self.merge(RuleSnapshot {
-            checks: passed + over,
-            refused: over - would_refuse,
-            would_refuse,
-        });
+        RuleSnapshot { checks: passed + over, refused: over - would_refuse, would_refuse }
+    }
+
+    /// Returns the checks since the previous call of this method for the same counters.
+    fn take_recent(counters: &RuleCounters, global_shadow: bool) -> RuleSnapshot {
+        let counts = RuleSnapshot::new(counters, global_shadow).counts();
+        let [checks, refused, would_refuse] = counters.take_increase(counts);
+        RuleSnapshot { checks, refused, would_refuse }
     }
 }
 
@@ -108,21 +104,31 @@ impl Telemetry {
     pub fn snapshot(&self) -> Snapshot {
         let totals = self.sum_workers();
         let tables = self.rule_tables();
-        let mut detailed: HashMap<RuleName, RuleSnapshot> = HashMap::new();
-        for row in self.detailed_counters.rows() {
-            detailed.entry(row.rule).or_default().add(&row.counters, self.global_shadow);
-        }
-        let rules = tables.current.by_name.iter().map(|(name, counters)| {
-            let mut sums = detailed.get(name).copied().unwrap_or_default();
-            sums.add(counters.to_read(), self.global_shadow);
-            (name.clone(), sums)
-        });
+        let rules = self.read_rules(&tables, RuleSnapshot::new);
         Snapshot {
             admitted: totals.decided[0].iter().sum(),
             refused: totals.decided[1].iter().sum(),
             would_be_rejected: totals.would_be_rejected,
-            rules: rules.collect(),
+            rules: rules.map(|(name, counts)| (name.clone(), counts)).collect(),
         }
+    }
+
+    /// Returns the checks of each rule of the active policy, with those of its detailed paths.
+    fn read_rules<'t>(
+        &self,
+        tables: &'t RuleTables,
+        read: fn(&RuleCounters, bool) -> RuleSnapshot,
+    ) -> impl Iterator<Item = (&'t RuleName, RuleSnapshot)> {
+        let global_shadow = self.global_shadow;
+        let mut detailed: HashMap<RuleName, RuleSnapshot> = HashMap::new();
+        for row in self.detailed_counters.rows() {
+            detailed.entry(row.rule).or_default().merge(read(&row.counters, global_shadow));
+        }
+        tables.current.by_name.iter().map(move |(name, counters)| {
+            let mut sums = read(counters.to_read(), global_shadow);
+            sums.merge(detailed.get(name).copied().unwrap_or_default());
+            (name, sums)
+        })
     }
 
     /// Adds a point to the history if one is due. `now` is the wall clock's time, and `at` the
@@ -150,16 +156,7 @@ impl Telemetry {
     /// [`snapshot`](Telemetry::snapshot) copies those of all rules, of which there may be 100,000.
     fn take_recent_checks(&self) -> Vec<(RuleName, [u64; 3])> {
         let tables = self.rule_tables();
-        let mut detailed: HashMap<RuleName, RuleSnapshot> = HashMap::new();
-        for row in self.detailed_counters.rows() {
-            let recent = RuleSnapshot::take_recent(&row.counters, self.global_shadow);
-            detailed.entry(row.rule).or_default().merge(recent);
-        }
-        let recent = tables.current.by_name.iter().map(|(name, counters)| {
-            let mut checks = RuleSnapshot::take_recent(counters.to_read(), self.global_shadow);
-            checks.merge(detailed.get(name).copied().unwrap_or_default());
-            (name, checks)
-        });
+        let recent = self.read_rules(&tables, RuleSnapshot::take_recent);
         let mut recent: Vec<_> = recent.filter(|(_, recent)| recent.checks > 0).collect();
         recent.sort_unstable_by_key(|(_, RuleSnapshot { checks, refused, would_refuse })| {
             Reverse((refused + would_refuse, *checks))

@@ -1,10 +1,10 @@
 //! Metric families of the overrides that operators set at run time.
 
-use std::sync::Arc;
+use std::fmt;
 
 use super::OperatorOverrides;
 use crate::telemetry::{
-    MetricFamily, MetricSource, counter, emit_series, emit_table, gauge, metrics,
+    MetricFamily, MetricSink, counter, emit_series, emit_table, gauge, metrics,
 };
 
 metrics! { OVERRIDES []: OperatorOverrides,
@@ -18,11 +18,9 @@ const OVERRIDE_CHANGES: MetricFamily =
     counter("override_changes", "Changes of overrides on this replica, by kind")
         .with_labels(&["kind"]);
 
-pub(crate) fn source(overrides: &Arc<OperatorOverrides>) -> MetricSource {
-    let overrides = Arc::clone(overrides);
-    Box::new(move |sink| {
-        emit_table(sink, OVERRIDES, &*overrides)?;
-        let counts = overrides.change_counts().map(|(kind, count)| ([("kind", kind)], count));
-        emit_series(sink, &OVERRIDE_CHANGES, counts)
-    })
+/// Writes the metrics of the overrides.
+pub(crate) fn emit(overrides: &OperatorOverrides, sink: &mut dyn MetricSink) -> fmt::Result {
+    emit_table(sink, OVERRIDES, overrides)?;
+    let counts = overrides.change_counts().map(|(kind, count)| ([("kind", kind)], count));
+    emit_series(sink, &OVERRIDE_CHANGES, counts)
 }

@@ -4,7 +4,7 @@ use std::fs;
 
 use super::*;
 use crate::settings::{Settings, Sources};
-use crate::telemetry::{AllMetrics, MetricsPage};
+use crate::telemetry::MetricsPage;
 
 const ONE: &str = "domain: edge\ndescriptors:\n  - key: a\n    rate_limit: {unit: second}\n";
 const ANOTHER: &str = "  - key: b\n    rate_limit: {unit: second}\n";
@@ -40,8 +40,8 @@ const INVALID: &str = "domain: edge\ndescriptors:\n  - key: a\n    rate_limit: {
 /// successful loads, failed loads.
 fn poll_until_read(reload: &mut PolicyReloader) -> [u64; 3] {
     (0..=4).for_each(|_| drop(reload.poll(Poll::Scheduled)));
-    let metrics = AllMetrics::new(Arc::clone(&reload.telemetry), Vec::new());
-    let text = MetricsPage::new(Arc::new(metrics)).text().unwrap();
+    let telemetry = Arc::clone(&reload.telemetry);
+    let text = MetricsPage::new(Arc::new(move |sink| telemetry.emit(sink))).text().unwrap();
     ["last_reload_successful", "load_success_total", "load_error_total"].map(|name| {
         let begin = format!("tidegate_config_{name} ");
         text.lines().find_map(|line| line.strip_prefix(&begin)).unwrap().parse().unwrap()

@@ -36,51 +36,26 @@ pub fn environment() -> TextMap {
 
 /// Error from reading or writing a file: policy, settings, secret, or text.
 #[derive(Debug)]
-pub enum FileError {
-    /// The file could not be opened or read, or is not UTF-8.
-    Unreadable {
-        /// Path of the unreadable file or directory.
-        path: PathBuf,
-        /// Error from the operating system.
-        error: io::Error,
-        /// Advice for the operator.
-        advice: String,
-    },
-    /// The file could not be written.
-    Unwritable {
-        /// Path of the file that could not be written.
-        path: PathBuf,
-        /// Error from the operating system.
-        error: io::Error,
-    },
-    /// The file has the wrong format or is too large, or the directory has no or too many files.
-    Malformed {
-        /// Path of the malformed file.
-        path: PathBuf,
-        /// Line and, if known, column of the problem, both counted from 1. `None` if the problem
-        /// concerns the whole file.
-        position: Option<(usize, Option<usize>)>,
-        /// Description of the problem. It never quotes a value that may be a secret.
-        reason: String,
-    },
+pub struct FileError {
+    path: PathBuf,
+    /// Line and, if known, column of the problem, both counted from 1. `None` if the problem
+    /// concerns the whole file or directory.
+    position: Option<(usize, Option<usize>)>,
+    /// Description of the problem. It never quotes a value that may be a secret.
+    reason: String,
+    /// Whether there is no file with this path.
+    pub(crate) is_missing: bool,
 }
 
 impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            FileError::Unreadable { path, error, advice } => {
-                write!(f, "{}: {error}; {advice}", escape_path(path))
-            }
-            FileError::Unwritable { path, error } => write!(f, "{}: {error}", escape_path(path)),
-            FileError::Malformed { path, position, reason } => {
-                let path = escape_path(path);
-                match position {
-                    Some((line, Some(column))) => write!(f, "{path}:{line}:{column}: {reason}"),
-                    Some((line, None)) => write!(f, "{path}:{line}: {reason}"),
-                    None => write!(f, "{path}: {reason}"),
-                }
-            }
+        f.write_str(&escape_path(&self.path))?;
+        match self.position {
+            Some((line, Some(column))) => write!(f, ":{line}:{column}")?,
+            Some((line, None)) => write!(f, ":{line}")?,
+            None => {}
         }
+        write!(f, ": {}", self.reason)
     }
 }
 
@@ -95,7 +70,7 @@ impl error::Error for FileError {}
 /// scalars.
 pub fn read_settings_file(path: &Path) -> Result<(TextMap, TextMap), FileError> {
     let malformed_at =
-        |(position, reason)| FileError::Malformed { path: path.to_owned(), position, reason };
+        |(position, reason): (_, String)| FileError { position, ..malformed(path, reason) };
     let file = fs::File::open(path).map_err(unreadable(path))?;
     let text = read_at_most(file, path, SETTINGS_BYTES_MAX)?;
     // A file without values is empty, or has only comments.
@@ -237,10 +212,9 @@ pub(crate) fn read_json_list(path: &Path, bytes_max: u64) -> Result<Vec<String>,
     let (file, _) = open_regular_file(path).map_err(unreadable(path))?;
     let text = read_at_most(file, path, bytes_max)?;
     let items: Result<Option<Vec<serde_json::Value>>, _> = serde_yaml::from_str(&text);
-    let items = items.map_err(|error| FileError::Malformed {
-        path: path.to_owned(),
+    let items = items.map_err(|error| FileError {
         position: error.location().map(|at| (at.line(), Some(at.column()))),
-        reason: "this is not a list of overrides, as `tidegate override export` prints".to_owned(),
+        ..malformed(path, "this is not a list of overrides, as `tidegate override export` prints")
     })?;
     Ok(items.unwrap_or_default().iter().map(ToString::to_string).collect())
 }
@@ -259,9 +233,9 @@ pub fn read_text_file(path: &Path) -> Result<String, FileError> {
 ///
 /// # Errors
 ///
-/// Returns [`FileError::Unwritable`] if the operating system rejects the write.
+/// Returns an error if the operating system rejects the write.
 pub fn write_text_file(path: &Path, text: &str) -> Result<(), FileError> {
-    fs::write(path, text).map_err(|error| FileError::Unwritable { path: path.to_owned(), error })
+    fs::write(path, text).map_err(|error| malformed(path, error.to_string()))
 }
 
 /// Device, inode, size and timestamps of a file. The stamp changes when the file is written or
@@ -306,15 +280,19 @@ pub(crate) fn open_regular_file(path: &Path) -> io::Result<(fs::File, fs::Metada
 
 /// Returns a function that converts an error from the operating system to the error for this path.
 pub(crate) fn unreadable(path: &Path) -> impl Fn(io::Error) -> FileError {
-    move |error| {
-        let advice = advice_on_path(path, &error);
-        FileError::Unreadable { path: path.to_owned(), error, advice }
-    }
+    move |error| unreadable_with(path, &error, &advice_on_path(path, &error))
+}
+
+/// Returns the error for a file or directory that cannot be read, with advice for the operator.
+pub(crate) fn unreadable_with(path: &Path, error: &io::Error, advice: &str) -> FileError {
+    let is_missing = error.kind() == io::ErrorKind::NotFound;
+    FileError { is_missing, ..malformed(path, format!("{error}; {advice}")) }
 }
 
 /// Returns the error for a whole file or directory that cannot be used for this reason.
 pub(crate) fn malformed(path: &Path, reason: impl Into<String>) -> FileError {
-    FileError::Malformed { path: path.to_owned(), position: None, reason: reason.into() }
+    let (path, reason) = (path.to_owned(), reason.into());
+    FileError { path, position: None, reason, is_missing: false }
 }
 
 fn read_at_most(file: fs::File, path: &Path, bytes_max: u64) -> Result<String, FileError> {
@@ -373,7 +351,7 @@ fn similar_file(path: &Path) -> Option<PathBuf> {
 ///
 /// # Errors
 ///
-/// Returns [`Failure::File`] if the file cannot be read or exceeds 1 MiB.
+/// Returns [`Failure::Usage`] if the file cannot be read or exceeds 1 MiB.
 pub fn read_pem_file(path: &Path) -> Result<Vec<u8>, Failure> {
     Ok(read_secret_file(path)?.into_bytes())
 }

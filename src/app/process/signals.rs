@@ -34,9 +34,9 @@ impl Signals {
     ///
     /// # Errors
     ///
-    /// Returns [`Failure::Runtime`] if the operating system rejects a handler.
+    /// Returns [`Failure::Unavailable`] if the operating system rejects a handler.
     pub(crate) fn install() -> Result<Signals, Failure> {
-        let handle = |kind| signal(kind).map_err(Failure::Runtime);
+        let handle = |kind| signal(kind).map_err(Failure::runtime);
         Ok(Signals {
             terminate: handle(SignalKind::terminate())?,
             interrupt: handle(SignalKind::interrupt())?,

@@ -50,14 +50,14 @@ impl WatcherThread {
     ///
     /// # Errors
     ///
-    /// Returns [`Failure::Runtime`] if the thread cannot be started.
+    /// Returns [`Failure::Unavailable`] if the thread cannot be started.
     pub(crate) fn start(
         name: &str,
         run: impl FnOnce(PollTimer) + Send + 'static,
     ) -> Result<WatcherThread, Failure> {
         let (requests, timer) = sync_channel(1);
         let run = move || run(PollTimer(timer));
-        thread::Builder::new().name(name.to_owned()).spawn(run).map_err(Failure::Runtime)?;
+        thread::Builder::new().name(name.to_owned()).spawn(run).map_err(Failure::runtime)?;
         Ok(WatcherThread(requests))
     }
 

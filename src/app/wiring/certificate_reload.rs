@@ -24,19 +24,12 @@ use crate::wire::WireError;
 pub(crate) struct CertificateReloader {
     settings: Settings,
     tls: Tls,
-    /// State of the certificate files when certificates from them were last activated or rejected.
-    handled: FileState,
-    /// State of the certificate files at the last poll. New certificates are activated only if two
-    /// consecutive polls find the same state.
-    last_poll: FileState,
-}
-
-/// State of the certificate files at one poll. Only a hash of the contents is kept, so that private
-/// keys do not stay in memory.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum FileState {
-    Content(blake3::Hash),
-    Unreadable,
+    /// Hash of the certificate files when certificates from them were last activated or rejected, `None`
+    /// if they were unreadable. Only a hash is kept, so that private keys do not stay in memory.
+    handled: Option<blake3::Hash>,
+    /// Hash of the certificate files at the last poll. New certificates are activated only if two
+    /// consecutive polls find the same.
+    last_poll: Option<blake3::Hash>,
 }
 
 impl CertificateReloader {
@@ -58,7 +51,7 @@ impl CertificateReloader {
             let advice = "callers reject it: renew it; Tidegate reads it again without a restart";
             tracing::warn!(file, expired, advice, "the server certificate has expired");
         }
-        let state = FileState::Content(hash(&material));
+        let state = Some(hash(&material));
         let settings = settings.clone();
         Ok(Some(CertificateReloader { settings, tls, handled: state, last_poll: state }))
     }
@@ -81,10 +74,10 @@ impl CertificateReloader {
     fn poll(&mut self) {
         let read = read_material(&self.settings);
         let state = match &read {
-            Ok(Some(material)) => FileState::Content(hash(material)),
+            Ok(Some(material)) => Some(hash(material)),
             // Unreachable: the settings enabled TLS at startup and do not change.
             Ok(None) => return,
-            Err(_) => FileState::Unreadable,
+            Err(_) => None,
         };
         let is_stable = std::mem::replace(&mut self.last_poll, state) == state;
         if state == self.handled || !is_stable {
@@ -94,7 +87,7 @@ impl CertificateReloader {
         let replaced = match read {
             Ok(Some(material)) => {
                 let replaced = self.tls.replace(&material, Clock::System.now());
-                replaced.map_err(|error| Failure::Wire(WireError::Tls(error)))
+                replaced.map_err(|error| Failure::from(WireError::Tls(error)))
             }
             Ok(None) => return,
             Err(failure) => {
@@ -117,8 +110,7 @@ impl CertificateReloader {
 
 /// Reads a PEM file. An error names the flag that sets its path.
 fn read_pem(flag: &str, path: &Path) -> Result<Vec<u8>, Failure> {
-    read_pem_file(path)
-        .map_err(|error| Failure::Certificate { files: flag.to_owned(), error: Box::new(error) })
+    read_pem_file(path).map_err(|error| Failure::Usage(format!("{flag}: {error}")))
 }
 
 /// Converts a TLS error into a failure that names the affected flags and files.
@@ -141,9 +133,9 @@ fn tls_failure(settings: &Settings, material: &TlsMaterial, error: TlsError) -> 
             "it holds a private key: are --grpc-server-tls-cert and --grpc-server-tls-key swapped?"
                 .to_owned(),
         ),
-        error => Failure::Wire(WireError::Tls(error)),
+        error => Failure::from(WireError::Tls(error)),
     };
-    Failure::Certificate { files: files.join(", "), error: Box::new(error) }
+    Failure::Usage(format!("{}: {error}", files.join(", ")))
 }
 
 fn read_material(settings: &Settings) -> Result<Option<TlsMaterial>, Failure> {

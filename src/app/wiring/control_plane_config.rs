@@ -86,7 +86,7 @@ fn watch_policy_defaults(path: &Path) -> Result<ReadDefaults, Failure> {
 /// Reads the `--policy-defaults` file, which sets defaults for the domains that a control plane
 /// sends. The file may be at most 4 MiB in size.
 fn read_policy_defaults(path: &Path) -> Result<PolicyDefaults, Failure> {
-    let failure = |error| Failure::PolicyFiles(unreadable(path)(error));
+    let failure = |error| Failure::policy_files(unreadable(path)(error));
     let (file, _) = open_regular_file(path).map_err(failure)?;
     let mut text = Vec::new();
     file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut text).map_err(failure)?;

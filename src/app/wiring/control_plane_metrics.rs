@@ -1,12 +1,12 @@
 //! Metric families of the control plane client. They exist only if policies come from a control
 //! plane.
 
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::Ordering;
 
 use crate::control_plane::{ControlPlaneStatus, Rejection};
 use crate::telemetry::{
-    MetricFamily, MetricSource, counter, emit_series, emit_table, gauge, metrics,
+    MetricFamily, MetricSink, counter, emit_series, emit_table, gauge, metrics,
 };
 
 /// Maximum number of errors in a control plane's last response that each get their own time series.
@@ -30,20 +30,18 @@ const REJECTED_RESOURCES: MetricFamily = gauge(
 )
 .with_labels(&["resource", "path", "reason"]);
 
-pub(crate) fn source(status: &Arc<ControlPlaneStatus>) -> MetricSource {
-    let status = Arc::clone(status);
-    Box::new(move |sink| {
-        emit_table(sink, COUNTERS, &*status)?;
-        let mut rejections = status.state().rejections;
-        // A series may occur only once.
-        rejections.sort_unstable();
-        rejections.dedup();
-        let rejected = rejections.iter().take(REJECTED_SERIES_MAX).map(|rejection| {
-            let Rejection { resource, path, reason } = rejection;
-            ([("resource", &**resource), ("path", path), ("reason", reason)], 1)
-        });
-        emit_series(sink, &REJECTED_RESOURCES, rejected)
-    })
+/// Writes the metrics of the client.
+pub(crate) fn emit(status: &ControlPlaneStatus, sink: &mut dyn MetricSink) -> fmt::Result {
+    emit_table(sink, COUNTERS, status)?;
+    let mut rejections = status.state().rejections;
+    // A series may occur only once.
+    rejections.sort_unstable();
+    rejections.dedup();
+    let rejected = rejections.iter().take(REJECTED_SERIES_MAX).map(|rejection| {
+        let Rejection { resource, path, reason } = rejection;
+        ([("resource", &**resource), ("path", path), ("reason", reason)], 1)
+    });
+    emit_series(sink, &REJECTED_RESOURCES, rejected)
 }
 
 #[cfg(test)]

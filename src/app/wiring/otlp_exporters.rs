@@ -12,9 +12,9 @@ use crate::app::process::files_and_env::read_certificates;
 use crate::clock::Clock;
 use crate::settings::{OtlpSettings, Settings};
 use crate::telemetry::otlp::{
-    ExportStats, OtlpError, OtlpTarget, SamplingRule, ServiceIdentity, TraceExporter,
+    ExportStats, OtlpTarget, SamplingRule, ServiceIdentity, TraceExporter,
 };
-use crate::telemetry::{AllMetrics, MetricsExporter, Telemetry};
+use crate::telemetry::{MetricSource, MetricsExporter, Telemetry};
 
 /// Running OTLP exporters, and the handle for stopping them.
 #[derive(Debug)]
@@ -39,13 +39,13 @@ impl OtlpExporters {
     pub(crate) fn start(
         settings: &Settings,
         telemetry: &Arc<Telemetry>,
-        metrics: Arc<AllMetrics>,
+        metrics: MetricSource,
         [metrics_stats, traces_stats]: &OtlpStats,
     ) -> Result<OtlpExporters, Failure> {
         let mut exporters = OtlpExporters { telemetry: Arc::clone(telemetry), metrics: None };
-        let otlp = settings.otlp().map_err(|error| Failure::Settings(vec![error]))?;
+        let otlp = settings.otlp().map_err(|error| vec![error])?;
         let Some(otlp) = otlp else { return Ok(exporters) };
-        let unusable = |error: OtlpError| Failure::Usage(format!("OTLP: {error}"));
+        let unusable = |error: String| Failure::Usage(format!("OTLP: {error}"));
         let identity = ServiceIdentity {
             service: settings.service_name.clone(),
             instance: match settings.service_instance_id.as_str() {

@@ -1,6 +1,7 @@
 //! Metrics of the process, under the names that Prometheus client libraries use.
 
 use std::fs;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
@@ -25,7 +26,7 @@ metrics! { PROCESS []: (String, Micros) => Option<u64>,
 
 pub(crate) fn source() -> MetricSource {
     let start = Clock::System.now();
-    Box::new(move |sink| {
+    Arc::new(move |sink| {
         let report = (fs::read_to_string("/proc/self/status").unwrap_or_default(), start);
         PROCESS.iter().try_for_each(|(family, read)| match read(&report) {
             Some(value) => emit_single(sink, family, value),

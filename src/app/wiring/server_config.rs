@@ -18,15 +18,15 @@ const GRPC_FLAGS: [&str; 2] = ["--grpc-host", "--grpc-port"];
 ///
 /// # Errors
 ///
-/// Returns [`Failure::Address`] if the address cannot be bound.
+/// Returns [`Failure::Unavailable`] if the address cannot be bound.
 pub(crate) fn bind_grpc(settings: &Settings, tls: Option<Tls>) -> Result<Listener, Failure> {
     let flags = match settings.grpc_uds {
         Some(_) => ["--grpc-uds", "--grpc-uds"],
         None => GRPC_FLAGS,
     };
     Listener::bind(listen_settings(settings, tls)?).map_err(|error| match error {
-        WireError::Bind { address, source } => Failure::Address { flags, address, error: source },
-        error => Failure::Wire(error),
+        WireError::Bind { address, source } => Failure::address(flags, &address, &source),
+        error => error.into(),
     })
 }
 
@@ -100,17 +100,9 @@ pub(crate) fn resolve(
     port: u16,
     flags: [&'static str; 2],
 ) -> Result<SocketAddr, Failure> {
-    let address = || format!("{host}:{port}");
-    let mut found = (host, port).to_socket_addrs().map_err(|error| Failure::Address {
-        flags,
-        address: address(),
-        error,
-    })?;
-    found.next().ok_or_else(|| Failure::Address {
-        flags,
-        address: address(),
-        error: std::io::ErrorKind::AddrNotAvailable.into(),
-    })
+    let failure = |error| Failure::address(flags, &format!("{host}:{port}"), &error);
+    let mut found = (host, port).to_socket_addrs().map_err(failure)?;
+    found.next().ok_or_else(|| failure(std::io::ErrorKind::AddrNotAvailable.into()))
 }
 
 /// Returns the permissions of callers without a grant.

@@ -3,18 +3,18 @@
 //! The metrics of decisions are in `telemetry::decision_metrics`, and the metrics of Redis nodes in
 //! `redis_metrics`.
 
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::redis_metrics;
-use super::store_setup::ServiceDecider;
 use crate::clock::Clock;
 use crate::domain::{FailureKind, UnreadableCallers, UnreadableKind};
+use crate::limiter::any_store::AnyStore;
 use crate::limiter::redis_stack::RedisStack;
-use crate::server::{BatchDecisions, ConnectionStats, RlsService, TlsCounters};
+use crate::server::{BatchDecisions, ConnectionStats, TlsCounters};
 use crate::store::{SharedStore as _, Store as _, memory};
 use crate::telemetry::{
-    Metric, MetricFamily, MetricSource, counter, emit_rows, emit_series, emit_table, gauge, metrics,
+    MetricFamily, MetricSink, counter, emit_series, emit_table, gauge, metrics,
 };
 
 fn load(atomic: &AtomicU64) -> u64 {
@@ -95,29 +95,11 @@ metrics! { DEGRADED []: RedisStack,
     counter "degraded_refunds_lost" "Charges that could not be refunded", |stack| load(&stack.stats().refunds_lost);
 }
 
-metrics! { DEGRADED_CALLS ["reason"]: u64,
-    counter "degraded_calls" "Calls decided without Redis, by reason: unreachable, error (an error reply), late (no answer in time), shed (could not have answered in time), or rehearsed (an operator disabled Redis)", |calls| *calls;
-}
-
-/// Returns the source of the calls decided without Redis, and of the metrics of each Redis node. It
-/// emits nothing if counters are in memory.
-fn redis_source(decider: &Arc<ServiceDecider>) -> MetricSource {
-    let decider = Arc::clone(decider);
-    Box::new(move |sink| {
-        let Some(stack) = decider.store().redis() else { return Ok(()) };
-        let outages = stack.outages();
-        let calls = [
-            ("unreachable", outages.calls_if(FailureKind::is_unreachable)),
-            ("error", outages.calls_if(FailureKind::is_error_reply)),
-            ("late", outages.calls(FailureKind::TimedOut)),
-            ("shed", outages.calls_if(FailureKind::is_overload)),
-            ("rehearsed", outages.calls(FailureKind::Rehearsed)),
-        ];
-        let rows = calls.iter().map(|(reason, calls)| ([("reason", *reason)], calls));
-        emit_rows(sink, DEGRADED_CALLS, rows)?;
-        redis_metrics::emit_nodes(&stack.remote().nodes(), sink)
-    })
-}
+const DEGRADED_CALLS: MetricFamily = counter(
+    "degraded_calls",
+    "Calls decided without Redis, by reason: unreachable, error (an error reply), late (no answer in time), shed (could not have answered in time), or rehearsed (an operator disabled Redis)",
+)
+.with_labels(&["reason"]);
 
 const UNREADABLE_CALLERS: MetricFamily = counter(
     "unreadable_callers",
@@ -125,46 +107,46 @@ const UNREADABLE_CALLERS: MetricFamily = counter(
 )
 .with_labels(&["kind"]);
 
-/// Returns the source of the counts of callers that cannot be understood.
-pub(crate) fn unreadable_source(callers: &Arc<UnreadableCallers>) -> MetricSource {
-    let callers = Arc::clone(callers);
-    Box::new(move |sink| {
-        let count = |kind: &UnreadableKind| ([("kind", kind.describe().0)], callers.count(*kind));
-        emit_series(sink, &UNREADABLE_CALLERS, UnreadableKind::ALL.iter().map(count))
-    })
+/// Writes the metrics of the gRPC listener and its callers.
+pub(crate) fn emit_listener(
+    connections: &ConnectionStats,
+    batches: &BatchDecisions,
+    tls: Option<&TlsCounters>,
+    sink: &mut dyn MetricSink,
+) -> fmt::Result {
+    if let Some(tls) = tls {
+        emit_table(sink, TLS, tls)?;
+    }
+    emit_table(sink, CONNECTIONS, connections)?;
+    emit_table(sink, BATCHES, batches)
 }
 
-/// Returns a source that emits a table of metrics. `get_stats` returns the statistics that contain
-/// the metrics' values. If it returns `None`, the source emits nothing: for example, the table for
-/// decisions without Redis is not emitted if counters are in memory.
-fn source<P: ?Sized + Send + Sync + 'static, T: 'static>(
-    component: &Arc<P>,
-    table: &'static [Metric<T>],
-    get_stats: fn(&P) -> Option<&T>,
-) -> MetricSource {
-    let component = Arc::clone(component);
-    Box::new(move |sink| {
-        get_stats(&component).map_or(Ok(()), |stats| emit_table(sink, table, stats))
-    })
+/// Writes the counts of callers that cannot be understood.
+pub(crate) fn emit_unreadable(
+    callers: &UnreadableCallers,
+    sink: &mut dyn MetricSink,
+) -> fmt::Result {
+    let count = |kind: &UnreadableKind| ([("kind", kind.describe().0)], callers.count(*kind));
+    emit_series(sink, &UNREADABLE_CALLERS, UnreadableKind::ALL.iter().map(count))
 }
 
-/// Returns the metric sources for the stores, the gRPC listener and, if enabled, TLS.
-pub(crate) fn sources(
-    decider: &Arc<ServiceDecider>,
-    connections: &Arc<ConnectionStats>,
-    rate_limit: &Arc<RlsService<ServiceDecider>>,
-    tls: Option<&Arc<TlsCounters>>,
-) -> Vec<MetricSource> {
-    let of_tls = tls.map(|tls| source(tls, TLS, |tls| Some(tls)));
-    let others = vec![
-        source(connections, CONNECTIONS, |stats| Some(stats)),
-        source(rate_limit, BATCHES, |service| Some(service.batch_decisions())),
-        source(decider, MEMORY, |decider| Some(decider.store().memory().stats())),
-        source(decider, REDIS, |decider| decider.store().redis()),
-        source(decider, DEGRADED, |decider| decider.store().redis()),
-        redis_source(decider),
+/// Writes the metrics of the stores. Those of Redis exist only if counters are in Redis.
+pub(crate) fn emit_stores(store: &AnyStore, sink: &mut dyn MetricSink) -> fmt::Result {
+    emit_table(sink, MEMORY, store.memory().stats())?;
+    let Some(stack) = store.redis() else { return Ok(()) };
+    emit_table(sink, REDIS, stack)?;
+    emit_table(sink, DEGRADED, stack)?;
+    let outages = stack.outages();
+    let calls = [
+        ("unreachable", outages.calls_if(FailureKind::is_unreachable)),
+        ("error", outages.calls_if(FailureKind::is_error_reply)),
+        ("late", outages.calls(FailureKind::TimedOut)),
+        ("shed", outages.calls_if(FailureKind::is_overload)),
+        ("rehearsed", outages.calls(FailureKind::Rehearsed)),
     ];
-    of_tls.into_iter().chain(others).collect()
+    let rows = calls.into_iter().map(|(reason, calls)| ([("reason", reason)], calls));
+    emit_series(sink, &DEGRADED_CALLS, rows)?;
+    redis_metrics::emit_nodes(&stack.remote().nodes(), sink)
 }
 
 #[cfg(test)]
@@ -172,9 +154,9 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
-    use crate::limiter::any_store::AnyStore;
     use crate::policy::Secret;
     use crate::settings::{Settings, Sources};
+    use crate::telemetry::Metric;
 
     fn values<T>(table: &[Metric<T>], stats: &T) -> Vec<(&'static str, u64)> {
         table.iter().map(|(family, value)| (family.name, value(stats))).collect()

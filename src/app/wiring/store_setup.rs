@@ -38,7 +38,7 @@ impl AnyStore {
         if !settings.counts_in_redis() {
             return Ok(AnyStore::in_memory(settings.max_keys));
         }
-        let redis = settings.redis().map_err(|error| Failure::Settings(vec![error]))?;
+        let redis = settings.redis().map_err(|error| vec![error])?;
         let config = redis_config(settings, &redis, secret, workers)?;
         let stack = StackConfig {
             budget: settings.redis_budget,

@@ -6,18 +6,23 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::otlp_exporters::new_stats;
+use super::process_metrics;
 use super::server_config::response_config;
-use super::{control_plane_metrics, process_metrics, store_metrics};
-use crate::app::operator_overrides::{OperatorOverrides, override_metrics};
+use crate::app::Configuration;
+use crate::app::admin_wiring::AdminWiring;
+use crate::app::log_level::LogLevelControl;
+use crate::app::operator_overrides::OperatorOverrides;
+use crate::app::peers::Peers;
+use crate::app::request_rates::RateSampler;
 use crate::clock::Clock;
 use crate::decide::{Decider, GlobalModes};
-use crate::domain::{LogLimiter, UnreadableCallers};
+use crate::domain::{HeldMemory, LineFormat, LogLimiter, UnreadableCallers, Verbosity};
 use crate::limiter::any_store::AnyStore;
 use crate::policy::{Policy, Secret};
-use crate::server::RlsService;
+use crate::server::{Health, RlsService};
 use crate::settings::{Settings, Sources};
 use crate::telemetry::{
-    AllMetrics, MetricFamily, MetricKind, MetricSink, SeriesEmitter, Telemetry, export_metrics,
+    MetricFamily, MetricKind, MetricSink, SeriesEmitter, Telemetry, init_logging,
 };
 
 const TABLE_HEAD: &str = "| metric | kind | labels | meaning |\n|---|---|---|---|\n";
@@ -42,8 +47,8 @@ impl MetricSink for FamilyList {
 /// envoyproxy/ratelimit.
 fn all_families() -> [Vec<MetricFamily>; 3] {
     // Nothing connects to Redis: the runtime of the test does not run.
-    let (settings, _) =
-        Settings::read(&Sources::from_flags(&[("redis-url", "127.0.0.1:1")])).unwrap();
+    let sources = Sources::from_flags(&[("redis-url", "127.0.0.1:1")]);
+    let (settings, _) = Settings::read(&sources).unwrap();
     let telemetry = Arc::new(Telemetry::new(0.8));
     let store = AnyStore::open(&settings, &Secret::default(), Vec::new()).unwrap();
     let policy = Arc::new(Policy::build(Vec::new(), Secret::default()));
@@ -51,16 +56,27 @@ fn all_families() -> [Vec<MetricFamily>; 3] {
     let decider = Arc::new(decider);
     let responses = response_config(&settings).unwrap();
     let rate_limit = Arc::new(RlsService::new(Arc::clone(&decider), Clock::System, responses));
-    let mut sources =
-        store_metrics::sources(&decider, &Arc::default(), &rate_limit, Some(&Arc::default()));
-    let unreadable = UnreadableCallers::new(LogLimiter::unlimited());
-    sources.push(store_metrics::unreadable_source(&Arc::new(unreadable)));
     let (overrides, _) = OperatorOverrides::open(&decider, None).unwrap();
-    sources.push(override_metrics::source(&overrides));
-    sources.push(control_plane_metrics::source(&Arc::default()));
-    sources.push(export_metrics(new_stats()));
+    let logs = init_logging(Verbosity::Off, LineFormat::Text);
+    let wiring = AdminWiring {
+        configuration: Configuration::read(sources).unwrap(),
+        decider,
+        rate_limit,
+        health: Health::default(),
+        telemetry: Arc::clone(&telemetry),
+        connection_stats: Arc::default(),
+        unreadable: Arc::new(UnreadableCallers::new(LogLimiter::unlimited())),
+        http_memory: HeldMemory::new(0, 0).add_caller(),
+        tls_counters: Some(Arc::default()),
+        control_plane: Some(Arc::default()),
+        overrides,
+        log_level: LogLevelControl::new(logs, Verbosity::Off),
+        token: None,
+        peers: Peers::start(&[]),
+        rates: RateSampler::default(),
+    };
     let [mut ours, mut process, mut theirs] = <[FamilyList; 3]>::default();
-    AllMetrics::new(Arc::clone(&telemetry), sources).emit(&mut ours).unwrap();
+    wiring.emit_metrics(&new_stats(), &mut ours).unwrap();
     telemetry.emit_ratelimit_names(&mut theirs).unwrap();
     process_metrics::source()(&mut process).unwrap();
     [ours.0, process.0, theirs.0]

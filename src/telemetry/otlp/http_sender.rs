@@ -6,15 +6,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
-use http::{Method, Request, Uri};
+use http::header::{CONTENT_TYPE, USER_AGENT};
+use http::{HeaderMap, HeaderValue, Method, Request, Uri};
 use http_body_util::Full;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tokio::runtime::Handle;
 use tokio::time;
 
-use super::{OtlpError, OtlpTarget};
+use super::OtlpTarget;
 use crate::domain::with_causes;
 use crate::tls::Connector;
 
@@ -39,14 +39,14 @@ impl HttpSender {
     ///
     /// # Errors
     ///
-    /// Returns an error if the target's endpoint, headers or CA are invalid.
-    pub(super) fn new(target: &OtlpTarget) -> Result<HttpSender, OtlpError> {
+    /// Returns the reason if the target's endpoint, headers or CA are invalid.
+    pub(super) fn new(target: &OtlpTarget) -> Result<HttpSender, String> {
         let (endpoint, connector) = target.build_connector("http/1.1")?;
         let client = Client::builder(TokioExecutor::new())
             .pool_max_idle_per_host(0)
             .http1_max_buf_size(RESPONSE_HEAD_BYTES_MAX)
             .build(connector);
-        let mut headers = build_header_map(&target.headers)?;
+        let mut headers = target.build_headers()?;
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
         let agent = concat!("tidegate/", env!("CARGO_PKG_VERSION"));
         headers.insert(USER_AGENT, HeaderValue::from_static(agent));
@@ -74,14 +74,4 @@ impl HttpSender {
             Ok(Err(_)) | Err(_) => Err("no response in time".to_owned()),
         }
     }
-}
-
-fn build_header_map(pairs: &[(String, String)]) -> Result<HeaderMap, OtlpError> {
-    let mut headers = HeaderMap::new();
-    for (name, value) in pairs {
-        let invalid = || OtlpError::Header(name.clone());
-        let key = HeaderName::try_from(name.as_str()).map_err(|_| invalid())?;
-        headers.insert(key, HeaderValue::from_str(value).map_err(|_| invalid())?);
-    }
-    Ok(headers)
 }

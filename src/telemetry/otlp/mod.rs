@@ -6,7 +6,7 @@
 //! Not here: the metrics (`otlp_metrics`).
 
 mod http_sender;
-pub(super) mod metric_client;
+pub(super) mod otlp_client;
 mod sampling;
 mod trace_export;
 
@@ -18,8 +18,7 @@ use std::str::FromStr as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use http::Uri;
-use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use tonic::transport::{Channel, Endpoint};
 
 use crate::domain::OtlpProtocol;
@@ -52,37 +51,11 @@ pub struct ServiceIdentity {
     pub attributes: Vec<(String, String)>,
 }
 
-/// Error when creating an OTLP exporter. Retrying does not help.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OtlpError {
-    /// An invalid endpoint URL.
-    Endpoint(String),
-    /// A header that cannot be sent. Contains only its name, because its value may be a secret.
-    Header(String),
-    /// A CA certificate that cannot be parsed.
-    Tls(String),
-    /// Any other configuration error that the exporter library reports.
-    Exporter(String),
-}
-
-impl fmt::Display for OtlpError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            OtlpError::Endpoint(reason) => write!(f, "{reason}; example: http://collector:4317"),
-            OtlpError::Header(name) => write!(f, "header {name:?} cannot be sent"),
-            OtlpError::Tls(reason) => write!(f, "TLS towards the receiver: {reason}"),
-            OtlpError::Exporter(reason) => f.write_str(reason),
-        }
-    }
-}
-
-impl std::error::Error for OtlpError {}
-
 impl OtlpTarget {
     /// Parses the endpoint, and creates a connector to it that offers `protocol` with ALPN. Returns
-    /// an error for an invalid endpoint or CA.
-    fn build_connector(&self, protocol: &str) -> Result<(Uri, Connector), OtlpError> {
-        let invalid = |reason: &dyn fmt::Display| OtlpError::Endpoint(reason.to_string());
+    /// the reason if the endpoint or the CA is invalid.
+    fn build_connector(&self, protocol: &str) -> Result<(Uri, Connector), String> {
+        let invalid = |reason: &str| format!("{reason}; example: http://collector:4317");
         let uri = Uri::from_str(&self.endpoint).map_err(|error| {
             invalid(&format!("{:?} is not an address ({error})", self.endpoint))
         })?;
@@ -93,36 +66,37 @@ impl OtlpTarget {
         let (default_port, tls) = match uri.scheme_str() {
             Some("http") => (80, None),
             Some("https") => (443, Some((&self.certificates, protocol, host))),
-            _ => return Err(invalid(&"only http and https are supported")),
+            _ => return Err(invalid("only http and https are supported")),
         };
         let connector = Connector::new(host, uri.port_u16().unwrap_or(default_port), tls)
-            .map_err(|error| OtlpError::Tls(error.to_string()))?;
+            .map_err(|error| format!("TLS towards the receiver: {error}"))?;
         Ok((uri, connector))
     }
 
     /// Creates a gRPC channel on the current Tokio runtime. The channel connects at the first
     /// request. Returns an error for an invalid endpoint or CA.
-    fn build_channel(&self) -> Result<Channel, OtlpError> {
+    fn build_channel(&self) -> Result<Channel, String> {
         let (uri, connector) = self.build_connector("h2")?;
         let authority = uri.authority().map_or("", |authority| authority.as_str());
         // The connector does TLS itself, so tonic must not.
         let endpoint = Endpoint::from_shared(format!("http://{authority}"))
-            .map_err(|error| OtlpError::Endpoint(error.to_string()))?
+            .map_err(|error| error.to_string())?
             .origin(uri)
             .connect_timeout(self.timeout)
             .timeout(self.timeout);
         Ok(endpoint.connect_with_connector_lazy(connector))
     }
 
-    fn build_metadata(&self) -> Result<MetadataMap, OtlpError> {
-        let mut map = MetadataMap::new();
+    /// Returns the headers of each request. An error contains only the name of a header, because its
+    /// value may be a secret.
+    fn build_headers(&self) -> Result<HeaderMap, String> {
+        let mut headers = HeaderMap::new();
         for (name, value) in &self.headers {
-            let invalid = || OtlpError::Header(name.clone());
-            let key =
-                AsciiMetadataKey::from_str(&name.to_ascii_lowercase()).map_err(|_| invalid())?;
-            map.insert(key, AsciiMetadataValue::from_str(value).map_err(|_| invalid())?);
+            let invalid = || format!("header {name:?} cannot be sent");
+            let key = HeaderName::try_from(name.as_str()).map_err(|_| invalid())?;
+            headers.insert(key, HeaderValue::from_str(value).map_err(|_| invalid())?);
         }
-        Ok(map)
+        Ok(headers)
     }
 }
 
@@ -193,14 +167,12 @@ mod tests {
             assert!(otlp_target(good).build_channel().is_ok(), "{good}");
         }
         for bad in ["", "http://", "ftp://h:1", "a b", "localhost:4317", "collector:4318/x"] {
-            assert!(
-                matches!(otlp_target(bad).build_channel(), Err(OtlpError::Endpoint(_))),
-                "{bad}"
-            );
-            assert!(
-                matches!(HttpSender::new(&otlp_target(bad)), Err(OtlpError::Endpoint(_))),
-                "{bad}"
-            );
+            let errors = [
+                otlp_target(bad).build_channel().unwrap_err(),
+                HttpSender::new(&otlp_target(bad)).unwrap_err(),
+            ];
+            let example = "; example: http://collector:4317";
+            assert!(errors.iter().all(|error| error.ends_with(example)), "{bad}: {errors:?}");
         }
         for good in ["http://[::1]:4318/v1/traces", "https://c/v1/metrics"] {
             assert!(HttpSender::new(&otlp_target(good)).is_ok(), "{good}");
@@ -212,8 +184,8 @@ mod tests {
         let headers = vec![("api-key".to_owned(), "secret\n".to_owned())];
         let target = OtlpTarget { headers, ..otlp_target("http://h:1") };
         let expected = "header \"api-key\" cannot be sent";
-        assert_eq!(target.build_metadata().unwrap_err().to_string(), expected);
-        assert_eq!(HttpSender::new(&target).unwrap_err().to_string(), expected);
+        assert_eq!(target.build_headers().unwrap_err(), expected);
+        assert_eq!(HttpSender::new(&target).unwrap_err(), expected);
     }
 
     #[test]

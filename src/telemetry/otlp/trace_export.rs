@@ -13,22 +13,19 @@ use opentelemetry::trace::{
     TraceState, Tracer as _, TracerProvider as _,
 };
 use opentelemetry::{Context, KeyValue};
-use opentelemetry_otlp::{SpanExporter, WithExportConfig as _, WithTonicConfig as _};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
 use opentelemetry_proto::transform::trace::tonic::group_spans_by_resource_and_scope;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{
-    BatchSpanProcessor, Sampler, SdkTracer, SdkTracerProvider, SpanData,
-    SpanExporter as ExportsSpans,
+    BatchSpanProcessor, Sampler, SdkTracer, SdkTracerProvider, SpanData, SpanExporter,
 };
-use prost::Message as _;
 
-use super::http_sender::HttpSender;
-use super::{ExportStats, OtlpError, OtlpTarget, SamplingRule, ServiceIdentity};
+use super::otlp_client::OtlpClient;
+use super::{ExportStats, OtlpTarget, SamplingRule, ServiceIdentity};
 use crate::domain::{
-    Micros, NodeCall, OtlpProtocol, RpcOutcome, Trace, TraceParent, TraceRecord, TracedDecision,
+    Micros, NodeCall, RpcOutcome, Trace, TraceParent, TraceRecord, TracedDecision,
 };
 
 /// Name of the gRPC service in span attributes, following OpenTelemetry's conventions for RPC
@@ -56,20 +53,24 @@ impl TraceExporter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the target's endpoint, headers or CA are invalid.
+    /// Returns the reason if the target's endpoint, headers or CA are invalid.
     pub fn open(
         target: &OtlpTarget,
         identity: &ServiceIdentity,
         sampling: SamplingRule,
         stats: &Arc<ExportStats>,
-    ) -> Result<TraceExporter, OtlpError> {
-        let processor = build_processor(target, stats)?;
+    ) -> Result<TraceExporter, String> {
+        let sender = SpanSender {
+            client: OtlpClient::new(target)?,
+            resource: ResourceAttributesWithSchema::default(),
+            stats: Arc::clone(stats),
+        };
         let attributes = identity.resource_attributes().into_iter();
         let resource = Resource::builder_empty()
             .with_attributes(attributes.map(|(name, value)| KeyValue::new(name, value)))
             .build();
         let provider = SdkTracerProvider::builder()
-            .with_span_processor(processor)
+            .with_span_processor(BatchSpanProcessor::builder(sender).build())
             // `record` is called only for sampled calls.
             .with_sampler(Sampler::AlwaysOn)
             .with_resource(resource)
@@ -126,7 +127,7 @@ impl TraceExporter {
 
     /// Exports the remaining spans and stops. Blocks for at most one second.
     pub fn shutdown(&self) {
-        // Spans that cannot be exported in time are lost. `CountingExporter` has counted the
+        // Spans that cannot be exported in time are lost. [`SpanSender`] has counted the
         // failure.
         let _ = self.provider.shutdown_with_timeout(SHUTDOWN_TIMEOUT);
     }
@@ -199,78 +200,24 @@ fn node_attributes(call: &NodeCall) -> Vec<KeyValue> {
     attributes
 }
 
-/// Creates the processor that sends spans to the collector in the background.
-fn build_processor(
-    target: &OtlpTarget,
-    stats: &Arc<ExportStats>,
-) -> Result<BatchSpanProcessor, OtlpError> {
-    match target.protocol {
-        OtlpProtocol::Grpc => SpanExporter::builder()
-            .with_tonic()
-            .with_channel(target.build_channel()?)
-            .with_metadata(target.build_metadata()?)
-            .with_timeout(target.timeout)
-            .build()
-            .map(|exporter| CountingExporter::in_batches(exporter, stats))
-            .map_err(|error| OtlpError::Exporter(error.to_string())),
-        OtlpProtocol::HttpProtobuf => {
-            let sender = HttpSender::new(target)?;
-            let exporter = HttpSpanExporter { sender, resource: Default::default() };
-            Ok(CountingExporter::in_batches(exporter, stats))
-        }
-    }
-}
-
+/// Span exporter that sends spans with an [`OtlpClient`], and counts the results.
 #[derive(Debug)]
-struct HttpSpanExporter {
-    sender: HttpSender,
+struct SpanSender {
+    client: OtlpClient,
     resource: ResourceAttributesWithSchema,
+    stats: Arc<ExportStats>,
 }
 
-impl ExportsSpans for HttpSpanExporter {
+impl SpanExporter for SpanSender {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let resource_spans = group_spans_by_resource_and_scope(batch, &self.resource);
-        let message = ExportTraceServiceRequest { resource_spans }.encode_to_vec();
-        self.sender.send(message).await.map_err(OTelSdkError::InternalFailure)
+        let result = self.client.send_spans(ExportTraceServiceRequest { resource_spans }).await;
+        self.stats.record(result.as_ref().copied());
+        result.map_err(OTelSdkError::InternalFailure)
     }
 
     fn set_resource(&mut self, resource: &Resource) {
         self.resource = resource.into();
-    }
-}
-
-/// Span exporter that wraps another one and counts the results of its exports, because
-/// opentelemetry_sdk does not report them.
-#[derive(Debug)]
-struct CountingExporter<E> {
-    exporter: E,
-    stats: Arc<ExportStats>,
-}
-
-impl<E: ExportsSpans + 'static> CountingExporter<E> {
-    fn in_batches(exporter: E, stats: &Arc<ExportStats>) -> BatchSpanProcessor {
-        let exporter = CountingExporter { exporter, stats: Arc::clone(stats) };
-        BatchSpanProcessor::builder(exporter).build()
-    }
-}
-
-impl<E: ExportsSpans> ExportsSpans for CountingExporter<E> {
-    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        let result = self.exporter.export(batch).await;
-        self.stats.record(result.as_ref().map(|_| ()));
-        result
-    }
-
-    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-        self.exporter.shutdown_with_timeout(timeout)
-    }
-
-    fn force_flush(&self) -> OTelSdkResult {
-        self.exporter.force_flush()
-    }
-
-    fn set_resource(&mut self, resource: &Resource) {
-        self.exporter.set_resource(resource);
     }
 }
 

@@ -114,6 +114,32 @@ fn a_switch_overrides_a_rule_until_it_is_undone() {
 }
 
 #[test]
+fn a_change_with_an_unknown_empty_or_missing_parameter_is_rejected() {
+    let (serving, _) = serving(&[]);
+    let debug = serving.port("debug");
+    let status = |path: &str| order(debug, path, TOKEN).status;
+    for bad in ["", "mode=deny&for=9", "target=edge&mode=deny&fro=1", "target=edge&mode=deny&for=0"]
+    {
+        assert_eq!(status(&format!("/override?{bad}")), 400, "{bad}");
+    }
+    for bad in
+        ["mode=deny&permanent=yes", "limit=1&limit=2&for=9", "mode=deny&for=", "limit=x&for=9"]
+    {
+        assert_eq!(status(&format!("/override?target=edge&{bad}")), 400, "{bad}");
+    }
+    for bad in ["", "descriptor=a=b", "kind=mode&descriptor=a=b", "target=&kind=mode"] {
+        assert_eq!(status(&format!("/override/delete?{bad}")), 400, "{bad}");
+    }
+    for bad in ["/leave-redis?for=", "/leave-redis?to=1", "/log-level", "/log-level?to=debug&for="]
+    {
+        assert_eq!(status(bad), 400, "{bad}");
+    }
+    let empty = order(debug, "/override?target=edge&mode=deny&for=", TOKEN);
+    assert!(empty.body.starts_with("for= is empty; usage: target="), "{}", empty.body);
+    assert!(listed(debug).starts_with("no override is set"));
+}
+
+#[test]
 fn the_numbers_in_force_are_explained_shown_and_used_by_a_reset() {
     let (serving, token) = serving(&[]);
     let debug = serving.port("debug");

@@ -63,6 +63,24 @@ fn policy_route_lists_rules_with_file_line_and_switches() {
 }
 
 #[test]
+fn a_page_rejects_unknown_repeated_and_wrong_parameters() {
+    let serving = serving(&[]);
+    for (path, bad) in [
+        ("/top", &["by=most", "scope=10.0.0.1:6070", "by=used&by=near", "peers=10.0.0.1"][..]),
+        ("/history", &["rules=101", "rules=-1", "scope=x", "scope=all&scope=all", "rule=a"]),
+        ("/policy", &["most=x", "serach=a", "most=1&most=2"]),
+        ("/counter", &["", "domain=edge", "domain=&descriptor=a=b", "descriptor=a=b"]),
+        ("/explain", &["", "domain=edge", "descriptor=a=b", "domain=edge&descriptor=a=b&hits=1"]),
+    ] {
+        for query in bad {
+            let reply = http::get(serving.port("debug"), &format!("{path}?{query}"));
+            assert_eq!(reply.status, 400, "{path}?{query}: {}", reply.body);
+        }
+    }
+    assert_eq!(http::get(serving.port("debug"), "/history?rules=100&scope=replica").status, 200);
+}
+
+#[test]
 fn top_route_lists_refused_keys_with_their_counters() {
     let serving = serving(&["--top-values", "shortened"]);
     for _ in 0..8 {

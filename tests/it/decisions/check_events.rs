@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidegate::decide::{Decider, GlobalModes};
 use tidegate::domain::{CheckEvent, Code, Hits, Micros, Request, RuleId, Verdict};
 use tidegate::store::memory::MemoryStore;
-use tidegate::telemetry::{AllMetrics, MetricsPage, RuleName, Telemetry};
+use tidegate::telemetry::{MetricsPage, RuleName, Telemetry};
 
 use super::test_decider::{Bench, NOON, TestDescriptor, answered, compiled, d};
 use crate::support::random::Random;
@@ -129,7 +129,8 @@ impl Counted {
         let name = |path: &str| RuleName { domain: "t".into(), path: path.into() };
         let names: Vec<_> = policy.rules().iter().map(|rule| name(&rule.path)).collect();
         telemetry.record_policy_load(RuleId(0), names, "", NOON);
-        let page = MetricsPage::new(Arc::new(AllMetrics::new(Arc::clone(&telemetry), Vec::new())));
+        let counted = Arc::clone(&telemetry);
+        let page = MetricsPage::new(Arc::new(move |sink| counted.emit(sink)));
         let store = MemoryStore::new(1_000);
         let decider = Decider::new(Arc::new(policy), store, telemetry, GlobalModes::default());
         Counted { decider, page }
