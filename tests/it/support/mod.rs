@@ -16,6 +16,7 @@ pub mod memory_cgroup;
 pub mod messages;
 pub mod paired_waits;
 pub mod plain_transport;
+pub mod policy_cases;
 pub mod policy_specs;
 pub mod proof;
 pub mod random;
