@@ -119,6 +119,11 @@ impl Proxy {
         }
     }
 
+    /// Connections that have lost bytes.
+    pub fn holed(&self) -> usize {
+        self.conns().iter().filter(|conn| conn.holed.load(Ordering::SeqCst)).count()
+    }
+
     /// Connections that came so far.
     pub fn accepted(&self) -> u64 {
         self.shared.accepted.load(Ordering::SeqCst)

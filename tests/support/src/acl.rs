@@ -1,17 +1,10 @@
 //! The least-privilege ACL of each topology, as the documentation states it. Every test on a real
 //! server runs under it.
 
-use tidegate::store::redis::client::config::{Auth, Password};
-
 /// The ACL user of the tests.
 pub const USER: &str = "tidegate";
 /// Its password.
 pub const PASSWORD: &str = "only-in-tests";
-
-/// The login of the tests.
-pub fn auth() -> Auth {
-    Auth { user: Some(USER.into()), password: Password::Fixed(PASSWORD.into()) }
-}
 
 /// On a single server (`+select` besides, where a database other than 0 is used).
 pub const SINGLE: &str = "~tg1* resetchannels -@all +hello +ping +client|setname +script|load +evalsha \

@@ -22,6 +22,11 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Waits until something is so.
+pub fn until_so(what: &str, mut is_so: impl FnMut() -> bool) {
+    until(what, || is_so().then_some(()));
+}
+
 /// Awaits a future; panics after `patience` and names what it waited for.
 pub async fn within<T>(patience: Duration, what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(patience, future).await.unwrap_or_else(|_| panic!("{what}: not in time"))

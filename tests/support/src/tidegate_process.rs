@@ -1,12 +1,14 @@
 //! Runs the `tidegate` binary: once, to its end, or as a service until dropped.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -15,29 +17,43 @@ use super::http;
 use super::redis_server::Server;
 use super::wait::until;
 
+/// The binary, which Cargo builds before integration tests and benches, in the directory above theirs.
+pub fn program() -> PathBuf {
+    let test = env::current_exe().expect("a path");
+    test.ancestors().nth(2).expect("a directory of the profile").join("tidegate")
+}
+
+/// The binary by a link with another name, which it may heed, and with no environment.
+pub fn linked(link: &Path) -> Command {
+    symlink(program(), link).expect("writable");
+    let mut command = Command::new(link);
+    command.env_clear().stdin(Stdio::null());
+    command
+}
+
 /// The binary, with no environment.
-pub(crate) fn tidegate() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+pub fn tidegate() -> Command {
+    let mut command = Command::new(program());
     command.env_clear().stdin(Stdio::null());
     command
 }
 
 /// What a run to the end printed, and its exit code.
-pub(crate) struct ProcessOutput {
-    pub(crate) code: i32,
-    pub(crate) out: String,
-    pub(crate) err: String,
+pub struct ProcessOutput {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
 }
 
 impl ProcessOutput {
     /// Asserts the exit code; on a mismatch shows what was printed.
-    pub(crate) fn with_code(self, code: i32) -> ProcessOutput {
+    pub fn with_code(self, code: i32) -> ProcessOutput {
         assert_eq!(self.code, code, "\nstdout:\n{}\nstderr:\n{}", self.out, self.err);
         self
     }
 }
 
-pub(crate) fn ran(command: &mut Command) -> ProcessOutput {
+pub fn ran(command: &mut Command) -> ProcessOutput {
     let Output { status, stdout, stderr } = command.output().expect("tidegate runs");
     ProcessOutput {
         code: status.code().expect("an exit code"),
@@ -47,12 +63,12 @@ pub(crate) fn ran(command: &mut Command) -> ProcessOutput {
 }
 
 /// Runs with these arguments and no environment.
-pub(crate) fn run(arguments: &[&str]) -> ProcessOutput {
+pub fn run(arguments: &[&str]) -> ProcessOutput {
     ran(tidegate().args(arguments))
 }
 
 /// A directory with files.
-pub(crate) fn directory(files: &[(&str, &str)]) -> TempDir {
+pub fn directory(files: &[(&str, &str)]) -> TempDir {
     let directory = TempDir::new().expect("a temporary directory");
     for (name, text) in files {
         let path = directory.path().join(name);
@@ -63,7 +79,7 @@ pub(crate) fn directory(files: &[(&str, &str)]) -> TempDir {
 }
 
 /// Five a day for each client.
-pub(crate) const FIVE_A_DAY: &str = "
+pub const FIVE_A_DAY: &str = "
 domain: edge
 descriptors:
   - key: client
@@ -71,14 +87,14 @@ descriptors:
 ";
 
 /// The value of `tidegate_NAME`, a metric without labels.
-pub(crate) fn metric(serving: &Tidegate, name: &str) -> u64 {
+pub fn metric(serving: &Tidegate, name: &str) -> u64 {
     let text = http::get(serving.port("http"), "/metrics").body;
     let value = text.lines().find_map(|line| line.strip_prefix(&format!("tidegate_{name} ")));
     value.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().expect("a number")
 }
 
 /// The status of the call of a client of the domain `edge`.
-pub(crate) fn asked(serving: &Tidegate, client: &str) -> u16 {
+pub fn asked(serving: &Tidegate, client: &str) -> u16 {
     let body = format!(
         r#"{{"domain":"edge","descriptors":[{{"entries":[{{"key":"client","value":"{client}"}}]}}]}}"#
     );
@@ -86,7 +102,7 @@ pub(crate) fn asked(serving: &Tidegate, client: &str) -> u16 {
 }
 
 /// A serving process; killed when dropped.
-pub(crate) struct Tidegate {
+pub struct Tidegate {
     child: Child,
     log: PathBuf,
     ports: BTreeMap<String, SocketAddr>,
@@ -95,7 +111,7 @@ pub(crate) struct Tidegate {
 
 impl Tidegate {
     /// Serves this policy on free ports.
-    pub(crate) fn policy(text: &str, arguments: &[&str]) -> Tidegate {
+    pub fn policy(text: &str, arguments: &[&str]) -> Tidegate {
         let files = directory(&[("policy.yaml", text)]);
         let path = files.path().join("policy.yaml").display().to_string();
         let mut command = tidegate();
@@ -104,7 +120,7 @@ impl Tidegate {
     }
 
     /// Serves policies of several domains, separated by `---`, each from a file of its own.
-    pub(crate) fn domains(text: &str, arguments: &[&str]) -> Tidegate {
+    pub fn domains(text: &str, arguments: &[&str]) -> Tidegate {
         let files = directory(&[]);
         Tidegate::write_domains(files.path(), text);
         let mut command = tidegate();
@@ -113,7 +129,7 @@ impl Tidegate {
     }
 
     /// Replaces such policies at once, as Kubernetes does.
-    pub(crate) fn write_domains(directory: &Path, text: &str) {
+    pub fn write_domains(directory: &Path, text: &str) {
         let version = TempDir::new_in(directory).expect("writable").keep();
         for (at, domain) in text.split("---\n").enumerate() {
             fs::write(version.join(format!("{at}.yaml")), domain).expect("writable");
@@ -124,7 +140,7 @@ impl Tidegate {
     }
 
     /// Serves this policy on a Redis with the ACL of a single server.
-    pub(crate) fn on_redis(server: &Server, policy: &str, arguments: &[&str]) -> Tidegate {
+    pub fn on_redis(server: &Server, policy: &str, arguments: &[&str]) -> Tidegate {
         let login = format!("{}:{}", acl::USER, acl::PASSWORD);
         let files = directory(&[("policy.yaml", policy), ("auth", &login)]);
         let path = |name: &str| files.path().join(name).display().to_string();
@@ -136,15 +152,28 @@ impl Tidegate {
     }
 
     /// Starts a command that serves; `kept` lives as long as it.
-    pub(crate) fn start(command: &mut Command, kept: TempDir) -> Tidegate {
-        let serving = Tidegate::start_listening(command, kept);
+    pub fn start(command: &mut Command, kept: TempDir) -> Tidegate {
+        Tidegate::start_logging(command, kept, Stdio::from)
+    }
+
+    /// The same with another standard error, which copies to the file of the log.
+    pub fn start_logging(
+        command: &mut Command,
+        kept: TempDir,
+        log: impl FnOnce(File) -> Stdio,
+    ) -> Tidegate {
+        let serving = Tidegate::spawn(command, kept, log);
         let degraded = "ready, degraded: Redis is not connected";
         until("tidegate to be ready", || serving.logged("ready").or(serving.logged(degraded)));
         serving
     }
 
     /// The same, but waits only until it listens.
-    pub(crate) fn start_listening(command: &mut Command, kept: TempDir) -> Tidegate {
+    pub fn start_listening(command: &mut Command, kept: TempDir) -> Tidegate {
+        Tidegate::spawn(command, kept, Stdio::from)
+    }
+
+    fn spawn(command: &mut Command, kept: TempDir, stderr: impl FnOnce(File) -> Stdio) -> Tidegate {
         let log = kept.path().join(".log");
         let file = File::create(&log).expect("writable");
         // A test may set its own interval.
@@ -156,7 +185,7 @@ impl Tidegate {
             .envs([("PORT", "0"), ("DEBUG_PORT", "0"), ("LOG_FORMAT", "json")])
             .env("TIDEGATE_THREADS", "1")
             .stdout(Stdio::null())
-            .stderr(file)
+            .stderr(stderr(file))
             .spawn()
             .expect("tidegate starts");
         let mut serving = Tidegate { child, log, ports: BTreeMap::new(), _directory: kept };
@@ -174,54 +203,67 @@ impl Tidegate {
     }
 
     /// A port by its name in the log: grpc, http, debug, prometheus.
-    pub(crate) fn port(&self, name: &str) -> SocketAddr {
+    pub fn port(&self, name: &str) -> SocketAddr {
         self.ports[name]
     }
 
-    pub(crate) fn log(&self) -> String {
+    pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     /// The first line of the log with this message.
-    pub(crate) fn logged(&self, message: &str) -> Option<Value> {
+    pub fn logged(&self, message: &str) -> Option<Value> {
         let log = self.log();
         let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         lines.find(|line| line["message"] == message)
     }
 
     /// The same, waiting for it.
-    pub(crate) fn logged_in_time(&self, message: &str) -> Value {
+    pub fn logged_in_time(&self, message: &str) -> Value {
         until(&format!("{message:?} in the log"), || self.logged(message))
     }
 
     /// Asks it once for a client, by `tidegate ask`: what was printed.
-    pub(crate) fn ask(&self, client: &str) -> String {
+    pub fn ask(&self, client: &str) -> String {
         let descriptor = format!("client={client}");
         run(&["ask", &self.port("grpc").to_string(), "edge", &descriptor]).with_code(0).out
     }
 
-    pub(crate) fn signal(&self, name: &str) {
-        let pid = self.id().to_string();
-        let status = Command::new("kill").args([&format!("-{name}"), &pid]).status();
-        assert!(status.expect("kill runs").success());
+    /// Replaces its policy file, as an editor does.
+    pub fn rewrite(&self, policy: &str) {
+        let new = self.directory().join("new");
+        fs::write(&new, policy).expect("writable");
+        fs::rename(new, self.directory().join("policy.yaml")).expect("writable");
     }
 
-    pub(crate) fn exit_code(&mut self) -> Option<i32> {
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("it runs");
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("a child").is_none()
+    }
+
+    pub fn exit_code(&mut self) -> Option<i32> {
         until("tidegate to end", || self.child.try_wait().expect("a child")).code()
     }
 
-    /// A field of its /proc status in KiB, such as VmRSS.
-    pub(crate) fn kib(&self, field: &str) -> usize {
+    /// A number of its /proc status, such as VmRSS in KiB.
+    pub fn proc_status(&self, field: &str) -> usize {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id())).expect("Linux");
         let line = status.lines().find(|line| line.starts_with(field)).expect("the field");
-        line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
+        line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
     }
 
-    pub(crate) fn id(&self) -> u32 {
+    pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    pub(crate) fn directory(&self) -> &Path {
+    pub fn directory(&self) -> &Path {
         self.log.parent().expect("a directory")
     }
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use super::black_hole_proxy::Proxy;
+use super::fault_proxy::Proxy;
 use super::redis_server::{PATIENCE, Server, free_port, redis_cli, until};
 
 /// Masters come first, in the order in which `redis-cli --cluster create` deals the slots.
@@ -12,33 +12,20 @@ pub struct Cluster {
     pub nodes: Vec<Server>,
     /// In front of the first master, where one was asked for.
     pub proxy: Option<Proxy>,
-    /// Where clients find the first master, if not at its own port.
-    announced: Option<u16>,
 }
 
 impl Cluster {
     /// Starts and joins six nodes. `lines` go into every configuration file.
     pub fn start(lines: &[&str]) -> Cluster {
-        Cluster::start_behind(lines, |_| None::<((), u16)>).0
+        Cluster::start_nodes(lines, false)
     }
 
     /// The same, and clients reach the first master only through a proxy.
     pub fn start_behind_a_proxy(lines: &[&str]) -> Cluster {
-        let front = |port| {
-            let proxy = Proxy::start(port);
-            let port = proxy.port;
-            Some((proxy, port))
-        };
-        let (cluster, proxy) = Cluster::start_behind(lines, front);
-        Cluster { proxy, ..cluster }
+        Cluster::start_nodes(lines, true)
     }
 
-    /// The same with a proxy of the caller's: given the first master's port it says what it is, and
-    /// where it listens.
-    pub fn start_behind<P>(
-        lines: &[&str],
-        mut front: impl FnMut(u16) -> Option<(P, u16)>,
-    ) -> (Cluster, Option<P>) {
+    fn start_nodes(lines: &[&str], proxied: bool) -> Cluster {
         let mut all = vec![
             "cluster-enabled yes",
             "cluster-config-file nodes.conf",
@@ -48,29 +35,25 @@ impl Cluster {
             "repl-diskless-sync-delay 0",
         ];
         all.extend(lines);
-        let (mut proxy, mut at) = (None, None);
-        let mut nodes = Vec::new();
-        while nodes.len() < 6 {
+        let mut cluster = Cluster { nodes: Vec::new(), proxy: None };
+        while cluster.nodes.len() < 6 {
             let port = free_port();
             let mut own = all.clone();
             let announced;
-            if nodes.is_empty()
-                && let Some((front, listens)) = front(port)
-            {
-                announced = format!("cluster-announce-port {listens}");
-                (proxy, at) = (Some(front), Some(listens));
-                own.push("cluster-announce-ip 127.0.0.1");
-                own.push(&announced);
-                own.push("cluster-announce-bus-port {bus}");
+            if proxied && cluster.nodes.is_empty() {
+                let proxy = cluster.proxy.insert(Proxy::start(port));
+                let bus = port + 10_000;
+                announced = [
+                    "cluster-announce-ip 127.0.0.1".to_owned(),
+                    format!("cluster-announce-port {}", proxy.port),
+                    format!("cluster-announce-bus-port {bus}"),
+                ];
+                own.extend(announced.iter().map(String::as_str));
             }
-            let bus = (port + 10_000).to_string();
-            let own: Vec<String> = own.iter().map(|line| line.replace("{bus}", &bus)).collect();
-            let own: Vec<&str> = own.iter().map(String::as_str).collect();
-            nodes.extend(Server::try_start(port, &own, &[]));
+            cluster.nodes.extend(Server::try_start(port, &own, &[]));
         }
-        let cluster = Cluster { nodes, proxy: None, announced: at };
         cluster.join();
-        (cluster, proxy)
+        cluster
     }
 
     fn join(&self) {
@@ -129,7 +112,7 @@ impl Cluster {
     }
 
     fn index_of(&self, port: u16) -> usize {
-        if self.announced == Some(port) {
+        if self.proxy.as_ref().is_some_and(|proxy| proxy.port == port) {
             return 0;
         }
         self.nodes.iter().position(|node| node.port == port).expect("a node of ours")
