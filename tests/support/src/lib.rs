@@ -20,6 +20,7 @@
 
 pub mod acl;
 pub mod certificate_authority;
+pub mod child_process;
 pub mod environment;
 pub mod fault_proxy;
 pub mod heavy;

@@ -1,11 +1,10 @@
 //! A real Redis Cluster of six processes: three masters, each with a replica.
 
-use std::time::{Duration, Instant};
-
 use redis::Value;
 
 use super::fault_proxy::Proxy;
-use super::redis_server::{PATIENCE, Server, free_port, redis_cli, until};
+use super::redis_server::{Server, free_port, redis_cli, until};
+use super::wait::{self, until_so};
 
 /// Masters come first, in the order in which `redis-cli --cluster create` deals the slots.
 pub struct Cluster {
@@ -63,11 +62,7 @@ impl Cluster {
         arguments.extend(addresses.iter().map(String::as_str));
         arguments.extend(["--cluster-replicas", "1", "--cluster-yes"]);
         redis_cli(&arguments);
-        let end = Instant::now() + PATIENCE;
-        while !self.nodes.iter().all(|node| self.is_settled(node)) {
-            assert!(Instant::now() < end, "the cluster does not settle");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        until_so("the cluster settles", || self.nodes.iter().all(|node| self.is_settled(node)));
     }
 
     /// It knows all slots and all six nodes, and its replication works.
@@ -86,14 +81,8 @@ impl Cluster {
     /// The number of the node that `asked` believes to hold the slot. In the middle of a failover
     /// it may know of none: then it is asked until it does.
     pub fn owner(&self, asked: usize, slot: u16) -> usize {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            if let Some(port) = self.owner_port(asked, slot) {
-                return self.index_of(port);
-            }
-            assert!(Instant::now() < end, "slot {slot} has no owner");
-            std::thread::yield_now();
-        }
+        let what = format!("an owner of slot {slot}");
+        self.index_of(wait::until(&what, || self.owner_port(asked, slot)))
     }
 
     fn owner_port(&self, asked: usize, slot: u16) -> Option<u16> {

@@ -1,9 +1,8 @@
 //! A real Redis master with two replicas, watched by three sentinels.
 
-use std::time::{Duration, Instant};
-
 use super::redis_cluster::text;
-use super::redis_server::{PATIENCE, Server};
+use super::redis_server::Server;
+use super::wait::until_so;
 
 /// The name under which the sentinels watch the master.
 pub const NAME: &str = "counters";
@@ -35,11 +34,7 @@ impl Group {
         let mut all = vec![master];
         all.extend(servers);
         let group = Group { servers: all, sentinels };
-        let end = Instant::now() + PATIENCE;
-        while !group.is_settled() {
-            assert!(Instant::now() < end, "the sentinels do not settle");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        until_so("the sentinels settle", || group.is_settled());
         group
     }
 

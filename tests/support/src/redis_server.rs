@@ -11,6 +11,8 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
 
+use super::wait::until_so;
+
 /// What to say when a program is missing.
 const INSTALL: &str = "install Redis 7 or newer: apt-get install redis-server";
 /// No test waits longer for anything than this.
@@ -168,11 +170,7 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let end = Instant::now() + PATIENCE;
-        while !self.is_up() {
-            assert!(Instant::now() < end, "redis-server does not start again");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        until_so("redis-server starts again", || self.is_up());
     }
 
     fn signal(&self, signal: &str) {

@@ -13,6 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::acl;
+use super::child_process::until_running;
 use super::http;
 use super::redis_server::Server;
 use super::wait::until;
@@ -189,10 +190,9 @@ impl Tidegate {
             .spawn()
             .expect("tidegate starts");
         let mut serving = Tidegate { child, log, ports: BTreeMap::new(), _directory: kept };
-        let listening = until("tidegate to listen", || {
-            let ended = serving.child.try_wait().expect("a child");
-            assert!(ended.is_none(), "it ended: {}", serving.log());
-            serving.logged("listening")
+        let log = serving.log.clone();
+        let listening = until_running(&mut serving.child, "tidegate", &log, || {
+            logged_in(&fs::read_to_string(&log).unwrap_or_default(), "listening")
         });
         for (name, value) in listening.as_object().expect("fields") {
             if let Some(address) = value.as_str().and_then(|text| text.parse().ok()) {
@@ -213,9 +213,7 @@ impl Tidegate {
 
     /// The first line of the log with this message.
     pub fn logged(&self, message: &str) -> Option<Value> {
-        let log = self.log();
-        let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        lines.find(|line| line["message"] == message)
+        logged_in(&self.log(), message)
     }
 
     /// The same, waiting for it.
@@ -266,6 +264,11 @@ impl Tidegate {
     pub fn directory(&self) -> &Path {
         self.log.parent().expect("a directory")
     }
+}
+
+fn logged_in(log: &str, message: &str) -> Option<Value> {
+    let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines.find(|line| line["message"] == message)
 }
 
 impl Drop for Tidegate {
