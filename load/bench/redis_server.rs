@@ -1,19 +1,16 @@
 //! Redis servers of the bench's own, on free ports: a standalone server, or the masters of a Cluster.
 //! Killed when dropped.
 
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tidegate_test_support::redis_server::{free_port, redis_cli};
+use tidegate_test_support::wait::until_so;
 
 use super::cpu;
 
-/// A server that does not answer by then never will.
-const STARTS_WITHIN: Duration = Duration::from_secs(20);
 /// Masters of a Cluster; it has no replicas.
 const MASTERS: usize = 3;
-/// A node of a Cluster talks to the others on the port above its own by this much.
-const BUS_PORT_ABOVE: u16 = 10_000;
 /// Where valgrind writes its count.
 const COUNT_FILE: &str = "instructions";
 /// Where it writes the counts that are asked for in between.
@@ -32,21 +29,12 @@ impl Redis {
     /// A Cluster without replicas, whose slots are assigned.
     pub fn cluster() -> Redis {
         let lines = ["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"];
-        let node = |_| RedisServer::start_at(port_for_cluster(), &lines);
+        let node = |_| RedisServer::start_at(free_port(), &lines);
         let nodes: Vec<RedisServer> = (0..MASTERS).map(node).collect();
-        let created = Command::new("redis-cli")
-            .args(["--cluster", "create"])
-            .args(nodes.iter().map(RedisServer::address))
-            .arg("--cluster-yes")
-            .stdin(Stdio::null())
-            .output()
-            .expect("redis-cli starts (make tools installs it)");
-        assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stdout));
-        let end = Instant::now() + STARTS_WITHIN;
-        while !nodes.iter().all(RedisServer::knows_all_slots) {
-            assert!(Instant::now() < end, "the Cluster does not settle");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let addresses: Vec<String> = nodes.iter().map(RedisServer::address).collect();
+        let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+        redis_cli(&[&["--cluster", "create", "--cluster-yes"], &addresses[..]].concat());
+        until_so("the Cluster settles", || nodes.iter().all(RedisServer::knows_all_slots));
         Redis { nodes }
     }
 
@@ -84,8 +72,7 @@ pub struct RedisServer {
 
 impl RedisServer {
     pub fn start() -> RedisServer {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        RedisServer::start_at(port, &[])
+        RedisServer::start_at(free_port(), &[])
     }
 
     fn start_at(port: u16, more: &[&str]) -> RedisServer {
@@ -109,11 +96,7 @@ impl RedisServer {
             .spawn()
             .expect("redis-server starts (make tools installs it)");
         let server = RedisServer { child, port, dir: Some(dir) };
-        let end = Instant::now() + STARTS_WITHIN;
-        while server.client().get_connection().is_err() {
-            assert!(Instant::now() < end, "redis-server does not answer");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        until_so("redis-server answers", || server.client().get_connection().is_ok());
         server
     }
 
@@ -199,20 +182,6 @@ fn counted_program() -> Command {
     command.args(["--tool=callgrind", &format!("--callgrind-out-file={DUMP_FILE}")]);
     command.arg(format!("--log-file={COUNT_FILE}")).arg("redis-server");
     command
-}
-
-/// A port that is free now, as is the one for the node's bus. Below the ports that the system gives
-/// to clients; another bench at the same time begins elsewhere.
-fn port_for_cluster() -> u16 {
-    static STEP: AtomicU16 = AtomicU16::new(0);
-    let begin = std::process::id().wrapping_mul(131) as u16;
-    loop {
-        let port = 11_000 + begin.wrapping_add(STEP.fetch_add(1, Ordering::Relaxed)) % 10_000;
-        let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
-        if is_free(port) && is_free(port + BUS_PORT_ABOVE) {
-            return port;
-        }
-    }
 }
 
 /// The version of the redis-server that is measured.

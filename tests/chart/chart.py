@@ -9,8 +9,8 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
 
@@ -18,17 +18,15 @@ import yaml
 from helm_python import Chart
 from helm_python.chart import lint
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from processes import PATIENCE_SECONDS, PROGRAM, ROOT, until  # noqa: E402
+
 CHART = ROOT / "charts" / "tidegate"
 HERE = ROOT / "tests" / "chart"
-DEBUG = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug"
-PROGRAM = pathlib.Path(os.environ.get("TIDEGATE", DEBUG / "tidegate")).resolve()
 
 RELEASE, NAMESPACE = "edge", "limits"
 IMAGE = {"image": {"repository": "registry.example.com/tidegate"}}
 METRIC = re.compile(r"(?<![:\w])tidegate_[a-z_]+")
-# Only a broken test ever waits this long.
-PATIENCE_SECONDS = 30
 
 _chart = Chart.load(CHART)
 
@@ -191,10 +189,3 @@ def post(url, body):
             return reply.status
     except urllib.error.HTTPError as refused:
         return refused.code
-
-
-def until(what, look):
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not look():
-        assert time.monotonic() < deadline, f"still waiting until {what}"
-        time.sleep(0.02)

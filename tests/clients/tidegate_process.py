@@ -1,24 +1,15 @@
 """A Tidegate that serves a policy over TLS, and waiting for processes."""
 
 import contextlib
-import os
 import pathlib
-import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
-PROGRAM = pathlib.Path(os.environ.get("TIDEGATE", TARGET / "debug" / "tidegate"))
-PATIENCE_SECONDS = 60
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from processes import PATIENCE_SECONDS, PROGRAM, ROOT, TARGET, free_port  # noqa: E402
 
 
 def until(process, log, attempt):

@@ -3,40 +3,25 @@ and the requests that its first lines promise. Redis is not started: the countin
 
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 import urllib.error
 import urllib.request
 
 import yaml
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from processes import PROGRAM, ROOT, free_port, until  # noqa: E402
+
 CONFIG = ROOT / "config"
-DEBUG = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug"
-PROGRAM = pathlib.Path(os.environ.get("TIDEGATE", DEBUG / "tidegate"))
-PATIENCE_SECONDS = 30
 
 def envoy():
     found = [os.environ["ENVOY"]] if "ENVOY" in os.environ else [
         str(path) for path in ROOT.glob(".venv/lib/python3*/site-packages/envoy/_bin/envoy")]
     assert found, "Envoy is missing: make tools"
     return found[0]
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-def until(what, look):
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"still waiting until {what}"
-        time.sleep(0.02)
-    return found
 
 def status(port, path="/"):
     try:

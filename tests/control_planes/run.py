@@ -3,40 +3,20 @@ limit service: RSA certificates, TLS 1.3, a client certificate. What is asserted
 order; the one time is the pause between two NACKs, and back after the control plane has returned."""
 
 import json
-import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 import unittest
 import urllib.error
 import urllib.request
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-DEBUG = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug"
-PROGRAM = pathlib.Path(os.environ.get("TIDEGATE", DEBUG / "tidegate"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from processes import PROGRAM, ROOT, free_port, until  # noqa: E402
+
 SOURCE = ROOT / "tests/control_planes/go"
-PATIENCE_SECONDS = 60
-
-
-def until(what, look):
-    """Calls `look` until it returns something true."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        if found := look():
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"still waiting for {what}")
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 class Plane:

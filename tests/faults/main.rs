@@ -22,7 +22,6 @@
 )]
 
 mod admission_oracle;
-mod fault_proxy;
 mod grpc_caller;
 #[path = "../../load/generator/messages.rs"]
 mod messages;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::tidegate_replica::http_get;
+use crate::support::http::{Reply, try_get};
 use crate::trial::either;
 
 /// Between two samples: what is detected within tens of milliseconds is seen. Where no times are
@@ -46,8 +46,8 @@ impl MetricSeries {
         let (held, told) = (Arc::clone(&samples), Arc::clone(&stop));
         let thread = thread::spawn(move || {
             while !told.load(Ordering::SeqCst) {
-                if let Some((200, text)) = http_get(address, "/metrics") {
-                    let sample = Sample { at: began.elapsed(), ..read(&text) };
+                if let Some(Reply { status: 200, body, .. }) = try_get(address, "/metrics") {
+                    let sample = Sample { at: began.elapsed(), ..read(&body) };
                     held.lock().unwrap().push(sample);
                 }
                 thread::sleep(every());
@@ -63,7 +63,7 @@ impl MetricSeries {
 
     /// One metric now, summed over its labels.
     pub fn metric(&self, name: &str) -> u64 {
-        http_get(self.address, "/metrics").map_or(0, |(_, text)| sum(&text, name))
+        try_get(self.address, "/metrics").map_or(0, |reply| sum(&reply.body, name))
     }
 
     /// Ends it; all samples.

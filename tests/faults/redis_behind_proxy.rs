@@ -3,10 +3,10 @@
 //!
 //! Not here: clusters (`rows::cluster` builds its own).
 
-use crate::fault_proxy::Proxy;
 use crate::support::acl;
+use crate::support::fault_proxy::Proxy;
 use crate::support::redis_server::Server;
-use crate::tidegate_replica::Tidegate;
+use crate::tidegate_replica::{self, Tidegate};
 use crate::trial::policy;
 
 /// One Redis and one Tidegate that counts in it. Dropped in this order.
@@ -39,7 +39,7 @@ pub fn tidegate(port: u16, flags: &[&str]) -> Tidegate {
     let mut all = counting_in(port);
     all.extend(flags.iter().map(|flag| (*flag).to_owned()));
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
-    Tidegate::start(&policy(), &all)
+    tidegate_replica::start(&policy(), &all)
 }
 
 impl RedisBehindProxy {

@@ -7,7 +7,8 @@ use crate::grpc_caller::CallResult;
 use crate::metric_samples::{self, MetricSeries, Sample};
 use crate::open_loop_load::{CallPlan, CallRecord, Load, in_turn};
 use crate::support::proof;
-use crate::tidegate_replica::{Tidegate, until};
+use crate::support::wait::until_so as until;
+use crate::tidegate_replica::Tidegate;
 
 /// What each counter of a trial may admit.
 pub fn limit() -> u64 {
@@ -78,9 +79,9 @@ impl Trial {
     /// Another one. The figures are the first one's.
     pub fn with(tidegates: &[&Tidegate], rate: u64, asks: &CallPlan) -> Trial {
         let began = Instant::now();
-        let targets: Vec<_> = tidegates.iter().map(|tidegate| tidegate.grpc()).collect();
+        let targets: Vec<_> = tidegates.iter().map(|tidegate| tidegate.port("grpc")).collect();
         let load = Load::start(began, &targets, rate, asks);
-        let figures = MetricSeries::start(began, tidegates[0].http());
+        let figures = MetricSeries::start(began, tidegates[0].port("http"));
         Trial { load, figures, injected: None, healed: None }
     }
 

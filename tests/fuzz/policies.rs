@@ -1,9 +1,7 @@
 //! Policies: any bytes compile or give diagnostics with positions; a compiled policy can be
 //! matched, listed and explained.
 
-use std::path::Path;
 use std::sync::LazyLock;
-use std::{fs, io};
 
 use tidegate::domain::{Descriptor, Entry, Hits, Request};
 use tidegate::policy::{Options, Policy, Secret, Source, compile};
@@ -11,6 +9,7 @@ use tidegate::policy::{Options, Policy, Secret, Source, compile};
 use crate::fuzzer::{Target, feed};
 use crate::mutation::Random;
 use crate::sort;
+use crate::support::policy_cases;
 use crate::support::yaml_fragments::PIECES;
 
 /// Pieces of YAML, and words of the language.
@@ -42,16 +41,10 @@ const LANGUAGE: [&str; 20] = [
 const SEED_MAX: usize = 4_096;
 
 fn seeds() -> Vec<Vec<u8>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
-    let files = |name: &str| {
-        let entries: io::Result<Vec<_>> = fs::read_dir(root.join(name)).unwrap().collect();
-        let mut paths: Vec<_> = entries.unwrap().into_iter().map(|entry| entry.path()).collect();
-        paths.sort();
-        paths
-    };
-    let yaml = |path: &std::path::PathBuf| path.extension().is_some_and(|ext| ext == "yaml");
-    let all = ["it/policy/good", "it/policy/bad", "fuzz"].into_iter().flat_map(files).filter(yaml);
-    all.map(|path| fs::read(path).unwrap()).filter(|text| text.len() <= SEED_MAX).collect()
+    let cases = ["good", "bad"].into_iter().flat_map(policy_cases::read);
+    let texts = cases.flat_map(|case| case.files).map(|file| file.text);
+    let all = texts.chain([include_bytes!("policy.yaml").to_vec()]);
+    all.filter(|text| text.len() <= SEED_MAX).collect()
 }
 
 /// YAML of the language's words, now and then in the right places.

@@ -4,7 +4,6 @@ policies, and requests through Envoy are limited as the fixture says.
 
 usage: run.py GATEWAYS VENV [TEST...]"""
 
-import os
 import pathlib
 import sys
 import tempfile
@@ -12,11 +11,11 @@ import time
 import unittest
 
 import isolation
-from standalone import NAMES, RateLimitServer, Standalone, until
+from standalone import NAMES, RateLimitServer, Standalone
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-DEBUG = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug"
-PROGRAM = pathlib.Path(os.environ.get("TIDEGATE", DEBUG / "tidegate"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from processes import PROGRAM, ROOT, until  # noqa: E402
+
 # Of clients within and outside of the networks in the fixtures.
 LOCAL, NEIGHBOUR, STRANGER = "192.168.7.1", "192.168.7.2", "10.9.9.9"
 USER_ONE, USER_TWO, USER_THREE = ({"x-user-id": name} for name in ("one", "two", "three"))

@@ -5,10 +5,11 @@ Redis. Each process has the ports and names that it has in a cluster, so `isolat
 import http.client
 import http.server
 import json
+import pathlib
 import shutil
 import subprocess
+import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 
@@ -16,22 +17,14 @@ import yaml
 
 from isolation import CERTIFICATES
 
-PATIENCE_SECONDS = 120
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from processes import until  # noqa: E402
+
 NAMES = ["envoy-gateway", "envoy-ratelimit.envoy-gateway-system.svc.cluster.local"]
 BACKEND_PORT = 3000
 HTTP_PORT = 8080
 ENVOY_VERSION = "1.40.0"
 FIRST_LISTENER_PORT = 10_001
-
-
-def until(what, look):
-    """Calls `look` until it returns something true."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        if found := look():
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"still waiting for {what}")
 
 
 class Resources:

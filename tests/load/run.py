@@ -4,9 +4,7 @@ times are not judged."""
 
 import contextlib
 import json
-import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,17 +12,10 @@ import time
 import unittest
 import urllib.request
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-DEBUG = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug"
-PROGRAM = pathlib.Path(os.environ.get("TIDEGATE", DEBUG / "tidegate"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from processes import DEBUG, PATIENCE_SECONDS, PROGRAM, ROOT, free_port  # noqa: E402
+
 K6 = pathlib.Path(sys.executable).parent / "k6"
-PATIENCE_SECONDS = 120
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 class Load(unittest.TestCase):

@@ -2,15 +2,18 @@
 
 import base64
 import json
+import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
 
-PATIENCE_SECONDS = 30
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from processes import PATIENCE_SECONDS, until  # noqa: E402
+
 INSTALL = "install Chromium and its driver: .ci/tools chromium"
 
 # No sandbox: continuous integration runs as root. The rest keeps it from talking to anybody else.
@@ -21,14 +24,6 @@ FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-
 # The name that the protocol gives an element.
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 KEYS = {"tab": "\ue004", "enter": "\ue007", "space": " ", "right": "\ue014", "left": "\ue012", "escape": "\ue00c"}
-
-
-def until(what, look):
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"still waiting until {what}"
-        time.sleep(0.02)
-    return found
 
 
 def program(*names):

@@ -2,18 +2,15 @@
 
 import http.client
 import json
-import os
 import pathlib
 import subprocess
+import sys
 import tempfile
 import urllib.parse
 import urllib.request
 
-from browser import until
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-DEBUG = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug"
-PROGRAM = pathlib.Path(os.environ.get("TIDEGATE", DEBUG / "tidegate"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from processes import PROGRAM, until  # noqa: E402
 
 TOKEN = "between-friends"
 

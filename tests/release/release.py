@@ -7,34 +7,19 @@ import functools
 import json
 import pathlib
 import shutil
-import socket
 import subprocess
+import sys
 import tempfile
-import time
 import tomllib
 import urllib.request
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from processes import PATIENCE_SECONDS, ROOT, free_port, until  # noqa: E402
+
 VERSION = tomllib.loads((ROOT / "Cargo.toml").read_text())["package"]["version"]
 # The directory that run.py was given.
 ARTEFACTS = None
 PLATFORMS = {"x86_64": "amd64", "aarch64": "arm64"}
-# Only a broken test ever waits this long.
-PATIENCE_SECONDS = 60
-
-
-def until(what, look):
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"still waiting until {what}"
-        time.sleep(0.02)
-    return found
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def run(*command):

@@ -12,7 +12,7 @@ use crate::results_table::Observation;
 use crate::support::raw_http2::{
     CONTINUATION, DATA, END_HEADERS, HEADERS, PREFACE, RST_STREAM, SETTINGS, frame,
 };
-use crate::tidegate_replica::until;
+use crate::support::wait::until_so as until;
 use crate::trial::{Trial, either, rate};
 
 const CANCEL: [u8; 4] = [0, 0, 0, 8];
@@ -61,7 +61,7 @@ fn abuse(address: SocketAddr, bytes: &[u8]) {
 pub fn http2() -> Observation {
     let idle = either(200, 10_000);
     let stand = RedisBehindProxy::plain(&PATIENT);
-    let address = stand.tidegate.grpc();
+    let address = stand.tidegate.port("grpc");
     let mut trial = Trial::start(&stand.tidegate);
     trial.calm();
     let mut held = Vec::new();

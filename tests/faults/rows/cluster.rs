@@ -7,14 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::fault_proxy::{Fault, Proxy};
 use crate::grpc_caller::{CallResult, question};
 use crate::open_loop_load::{CallPlan, CallRecord};
 use crate::redis_behind_proxy;
 use crate::results_table::Observation;
 use crate::support::acl;
+use crate::support::fault_proxy::Fault;
 use crate::support::redis_cluster::Cluster;
-use crate::tidegate_replica::{Tidegate, until};
+use crate::support::wait::until_so as until;
+use crate::tidegate_replica::{self, Tidegate};
 use crate::trial::{Outcome, Trial, either, limit, p99, policy, rate};
 
 /// Counters on each master.
@@ -45,7 +46,7 @@ impl Bench {
         all.extend(["--redis-type", "cluster"].map(str::to_owned));
         all.extend(flags.iter().map(|flag| (*flag).to_owned()));
         let all: Vec<&str> = all.iter().map(String::as_str).collect();
-        let tidegate = Tidegate::start(&policy(), &all);
+        let tidegate = tidegate_replica::start(&policy(), &all);
         let values = spread(&cluster, &tidegate, "local");
         let slot = cluster.slot_of(&keys_of(&tidegate, "local", &values[..1])[0]);
         Bench { tidegate, values, slot, cluster }
@@ -75,7 +76,7 @@ impl Bench {
 
 /// The Redis keys of some values of a rule, as `tidegate explain` prints them.
 fn keys_of(tidegate: &Tidegate, rule: &str, values: &[String]) -> Vec<String> {
-    let policy = tidegate.policy().display().to_string();
+    let policy = tidegate.directory().join("policy.yaml").display().to_string();
     let descriptors = values.iter().map(|value| format!("{rule}={value}"));
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_tidegate"))
         .args(["explain", "--policy", &policy, "faults"])
@@ -119,14 +120,14 @@ fn bounded(outcome: &Outcome, said: String, unheard: f64) -> Observation {
 /// The first master fails and its replica takes over, which nobody has to help.
 fn taken_over(fault: impl FnOnce(&mut Cluster), cure: impl FnOnce(&Cluster)) -> Observation {
     let mut bench = Bench::start(&[]);
-    let threads = bench.tidegate.status("Threads");
+    let threads = bench.tidegate.proc_status("Threads");
     let mut trial = bench.trial();
     trial.inject(|| fault(&mut bench.cluster));
     trial.until_local();
     trial.calls(KEYS * limit() * 8 / 10);
     until("its replica to take over", || bench.heir() != 0);
     trial.until_redis();
-    let more = bench.tidegate.status("Threads").saturating_sub(threads);
+    let more = bench.tidegate.proc_status("Threads").saturating_sub(threads);
     cure(&bench.cluster);
     trial.calls(rate());
     let outcome = trial.end();
@@ -233,14 +234,10 @@ fn move_slot(cluster: &Cluster, trial: &Trial, slot: u16, from: usize, to: usize
 }
 
 pub fn one_black_hole() -> Observation {
-    let (cluster, proxy) = Cluster::start_behind(&[&acl::line(acl::CLUSTER)], |port| {
-        let proxy = Proxy::start(port);
-        let port = proxy.port;
-        Some((proxy, port))
-    });
-    let proxy = proxy.unwrap();
+    let cluster = Cluster::start_behind_a_proxy(&[&acl::line(acl::CLUSTER)]);
     // Where refusals are cached, Redis is hardly asked once the limits are used up.
     let bench = Bench::of(cluster, &["--rejection-cache", "false"]);
+    let proxy = bench.cluster.proxy.as_ref().expect("a proxy");
     let mut trial = bench.trial();
     trial.calls(either(0, 2 * rate()));
     trial.inject(|| proxy.both(Fault::Swallow));

@@ -8,11 +8,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use redis::Value;
 
 use crate::admission_oracle;
-use crate::fault_proxy::{Fault, Proxy};
 use crate::grpc_caller::CallResult;
 use crate::open_loop_load::{each_its_own, in_turn};
 use crate::redis_behind_proxy::{self, RedisBehindProxy};
 use crate::results_table::Observation;
+use crate::support::fault_proxy::{Fault, Proxy};
 use crate::trial::{Outcome, Trial, either, keys, policy, rate};
 
 /// The slower answers that Redis is given.

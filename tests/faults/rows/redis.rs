@@ -11,12 +11,13 @@ use crate::open_loop_load::{CallPlan, in_turn};
 use crate::redis_behind_proxy::{self, PATIENT, RedisBehindProxy};
 use crate::results_table::Observation;
 use crate::support::acl;
+use crate::support::http::{self, Reply};
 use crate::support::redis_server::Server;
-use crate::tidegate_replica::until;
+use crate::support::wait::until_so as until;
 use crate::trial::{Outcome, Trial, either, keys, limit, p99};
 
 /// Threads that a Tidegate may start to dial with.
-const THREADS_TO_DIAL: u64 = 4;
+const THREADS_TO_DIAL: usize = 4;
 
 /// No caller sees an error, and an outage admits at most its limit once more.
 fn bounded(outcome: &Outcome, more: &str) -> Observation {
@@ -125,7 +126,7 @@ pub fn cold_start() -> Observation {
     let mut trial = Trial::start(&stand.tidegate);
     trial.inject(|| ());
     trial.fault();
-    let (status, told) = stand.tidegate.get("/readyz").expect("it answers");
+    let Reply { status, body: told, .. } = http::get(stand.tidegate.port("http"), "/readyz");
     assert!(status == 200 && told.starts_with("ready, degraded"), "{told}");
     let RedisBehindProxy { tidegate: _tidegate, mut server, .. } = stand;
     trial.heal(|| server.restart());
@@ -218,7 +219,7 @@ pub fn busy() -> Observation {
     let server = redis_behind_proxy::redis(&["busy-reply-threshold 50"]);
     let tidegate = redis_behind_proxy::tidegate(server.port, &[]);
     let stand = RedisBehindProxy { tidegate, proxy: None, server };
-    let threads = stand.tidegate.status("Threads");
+    let threads = stand.tidegate.proc_status("Threads");
     let mut trial = Trial::start(&stand.tidegate);
     trial.calm();
     let port = stand.server.port;
@@ -240,7 +241,7 @@ pub fn busy() -> Observation {
     trial.heal(|| ());
     trial.until_redis();
     // Dialling resolves names on threads of the runtime's; calls have none of their own.
-    let more = stand.tidegate.status("Threads").saturating_sub(threads);
+    let more = stand.tidegate.proc_status("Threads").saturating_sub(threads);
     assert!(more <= THREADS_TO_DIAL, "{more} threads more: calls are parked in them");
     bounded(&trial.end(), "")
 }

@@ -10,7 +10,9 @@ use crate::grpc_caller::CallResult;
 use crate::open_loop_load::in_turn;
 use crate::redis_behind_proxy::{self, PATIENT};
 use crate::results_table::Observation;
-use crate::tidegate_replica::{Tidegate, http_get, until};
+use crate::support::http;
+use crate::support::wait::until_so as until;
+use crate::tidegate_replica::Tidegate;
 use crate::trial::{Trial, at_length, keys, limit, rate};
 
 /// How often Envoy asks for health with config/envoy.yaml.
@@ -25,7 +27,7 @@ fn frozen(tidegate: &Tidegate) -> Vec<TcpStream> {
     [vec![], [PREFACE, &SETTINGS].concat(), [PREFACE, &SETTINGS, &HEADERS_BEGUN].concat()]
         .iter()
         .map(|bytes| {
-            let mut stream = TcpStream::connect(tidegate.grpc()).unwrap();
+            let mut stream = TcpStream::connect(tidegate.port("grpc")).unwrap();
             stream.write_all(bytes).unwrap();
             stream
         })
@@ -47,8 +49,8 @@ pub fn terminated() -> Observation {
     let mut noticed = None;
     while noticed.is_none() {
         std::thread::sleep(HEALTH_CHECK);
-        let health = http_get(leaves.http(), "/healthcheck");
-        if health.is_none_or(|(status, _)| status != 200) {
+        let health = http::try_get(leaves.port("http"), "/healthcheck");
+        if health.is_none_or(|reply| reply.status != 200) {
             trial.load.close(1);
             noticed = Some(told.elapsed());
         }
@@ -74,7 +76,7 @@ pub fn killed() -> Observation {
     trial.calm();
     trial.inject(|| dies.signal(Signal::KILL));
     let _code = dies.exit_code();
-    until("its health to be missed", || http_get(dies.http(), "/healthcheck").is_none());
+    until("its health to be missed", || http::try_get(dies.port("http"), "/healthcheck").is_none());
     trial.load.close(1);
     trial.fault();
     trial.fault();

@@ -17,7 +17,9 @@ use crate::grpc_caller::{CallResult, Caller, question};
 use crate::open_loop_load::in_turn;
 use crate::redis_behind_proxy::{self, PATIENT, RedisBehindProxy};
 use crate::results_table::Observation;
-use crate::tidegate_replica::{Tidegate, until};
+use crate::support::tidegate_process::{program, tidegate};
+use crate::support::wait::until_so as until;
+use crate::tidegate_replica::{self, Tidegate};
 use crate::trial::{Outcome, Trial, either, keys, limit, policy, rate};
 
 fn bounded(outcome: &Outcome, said: String) -> Observation {
@@ -109,7 +111,7 @@ fn capacity(tidegate: &Tidegate, lasts: Duration) -> f64 {
     const CALLERS: usize = 64;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let answered = AtomicU64::new(0);
-    let (target, answered) = (tidegate.grpc(), &answered);
+    let (target, answered) = (tidegate.port("grpc"), &answered);
     let callers = async {
         let end = Instant::now() + lasts;
         let line = Caller::new(target);
@@ -132,13 +134,13 @@ pub fn overloaded() -> Observation {
     // A fifth of a core, so that whoever loads it is the faster one.
     let starved = Starved::start(stand.tidegate.pid());
     let capacity = capacity(&stand.tidegate, lasts);
-    let before = stand.tidegate.status("VmRSS");
+    let before = stand.tidegate.proc_status("VmRSS");
     let twice = (2.0 * capacity) as u64;
     let mut trial = Trial::with(&[&stand.tidegate], twice.max(100), &in_turn("wide", keys()));
     trial.inject(|| ());
     until("the time to be over", || trial.load.now() >= lasts);
     let goodput = trial.load.booked() as f64 / trial.load.now().as_secs_f64();
-    let more = stand.tidegate.status("VmRSS").saturating_sub(before) / 1024;
+    let more = stand.tidegate.proc_status("VmRSS").saturating_sub(before) / 1024;
     drop(starved);
     let outcome = trial.end();
     assert!(more < 256, "{more} MiB more");
@@ -161,13 +163,13 @@ pub fn key_flood() -> Observation {
     const MAX_KEYS: u64 = 50_000;
     let keys = either(20_000, 1_000_000);
     let most = MAX_KEYS.min(keys / 2).to_string();
-    let tidegate = Tidegate::start(&policy(), &["--max-keys", &most]);
+    let tidegate = tidegate_replica::start(&policy(), &["--max-keys", &most]);
     let mut trial = Trial::start(&tidegate);
     trial.calm();
-    let before = tidegate.status("VmRSS");
+    let before = tidegate.proc_status("VmRSS");
     trial.inject(|| flood(&tidegate, keys));
     trial.heal(|| ());
-    let more = tidegate.status("VmRSS").saturating_sub(before) / 1024;
+    let more = tidegate.proc_status("VmRSS").saturating_sub(before) / 1024;
     trial.fault();
     let held = trial.figures.metric("keys");
     let outcome = trial.end();
@@ -181,7 +183,7 @@ pub fn key_flood() -> Observation {
 /// Fresh keys, 64 a call.
 fn flood(tidegate: &Tidegate, keys: u64) {
     const EACH: u64 = 64;
-    let target = tidegate.grpc();
+    let target = tidegate.port("grpc");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let sent = async {
         let line = Caller::new(target);
@@ -222,15 +224,15 @@ pub fn hot_key() -> Observation {
 /// A Tidegate whose standard error is a pipe that is read until it is ready, and never again.
 fn unread(port: u16) -> Tidegate {
     let flags = redis_behind_proxy::counting_in(port);
-    Tidegate::start_by(&policy(), |policy, _log| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        command.args(["serve", "--policy", policy]).args(flags).stderr(Stdio::piped());
-        command
+    tidegate_replica::start_by(tidegate(), &policy(), &flags, |log| {
+        let (pipe, stderr) = std::io::pipe().unwrap();
+        read_until_ready(pipe, log);
+        stderr.into()
     })
 }
 
 /// Copies lines until the one that says that it is ready; then holds the pipe, full as it gets.
-pub fn read_until_ready(pipe: impl std::io::Read + Send + 'static, mut log: File) {
+fn read_until_ready(pipe: impl std::io::Read + Send + 'static, mut log: File) {
     thread::spawn(move || {
         let mut lines = BufReader::new(pipe);
         let mut line = String::new();
@@ -291,25 +293,22 @@ pub fn logs_blocked() -> Observation {
 pub fn no_descriptors() -> Observation {
     let server = redis_behind_proxy::redis(&[]);
     let flags = redis_behind_proxy::counting_in(server.port);
-    let mut tidegate = Tidegate::start_by(&policy(), |policy, log| {
-        let mut command = Command::new("sh");
-        command.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tidegate")]);
-        command.args(["serve", "--policy", policy]).args(flags).stderr(log);
-        command
-    });
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""]).arg(program()).stdin(Stdio::null());
+    let mut tidegate = tidegate_replica::start_by(command, &policy(), &flags, Stdio::from);
     let mut trial = Trial::start(&tidegate);
     trial.calm();
     let mut held: Vec<TcpStream> = Vec::new();
     trial.inject(|| {
-        held = (0..200).filter_map(|_| TcpStream::connect(tidegate.grpc()).ok()).collect();
+        held = (0..200).filter_map(|_| TcpStream::connect(tidegate.port("grpc")).ok()).collect();
     });
     trial.fault();
     let many = held.len();
     trial.heal(|| drop(held));
-    let address = tidegate.grpc();
+    let address = tidegate.port("grpc");
     until("a new connection to be served", || fresh_call(address) != CallResult::Lost);
     let outcome = trial.end();
-    assert!(tidegate.lives());
+    assert!(tidegate.is_running());
     let lines = tidegate.log().lines().count();
     assert!(lines < 200, "{lines} lines of log");
     let said =

@@ -293,7 +293,7 @@ fn slow_readers_of_metrics_share_renderings() {
     let serving = Tidegate::policy(&format!("domain: edge\ndescriptors:\n{policy}"), &[]);
     let http = serving.port("http");
     let page = get(http, "/metrics").body.len();
-    let before = serving.kib("VmRSS") << 10;
+    let before = serving.proc_status("VmRSS") << 10;
     let reader = |n: usize| {
         // A reader with another start of a rendering than the one before it.
         std::thread::sleep(std::time::Duration::from_millis(if n.is_multiple_of(10) {
@@ -312,7 +312,7 @@ fn slow_readers_of_metrics_share_renderings() {
         stream
     };
     let readers: Vec<TcpStream> = (0..READERS).map(reader).collect();
-    let grown = (serving.kib("VmRSS") << 10).saturating_sub(before);
+    let grown = (serving.proc_status("VmRSS") << 10).saturating_sub(before);
     println!("{READERS} readers of a page of {page} bytes take {grown} bytes");
     assert!(page > 8 << 20, "the page is larger than the buffers of a socket: {page}");
     assert!(grown < 6 * page, "{grown} bytes for {READERS} readers of {page} bytes");

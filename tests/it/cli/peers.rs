@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use serde_json::Value;
 
 use crate::support::heavy;
@@ -191,7 +193,7 @@ fn a_frozen_replica_is_named_and_the_others_answer() {
     for _ in 0..=LIMIT {
         asked(&fleet[1], "ann");
     }
-    fleet[2].signal("STOP");
+    fleet[2].signal(Signal::STOP);
     let frozen = fleet[2].port("debug").to_string();
     let asked = Instant::now();
     let answer = until("the answer without the frozen replica", || {
@@ -210,7 +212,7 @@ fn a_frozen_replica_is_named_and_the_others_answer() {
     let debug = fleet[0].port("debug").to_string();
     let out = run(&["top", "--debug", &debug]).with_code(0).out;
     assert!(out.contains(&format!("no answer from {frozen}: no answer within 200 ms\n")), "{out}");
-    fleet[2].signal("CONT");
+    fleet[2].signal(Signal::CONT);
     wait_for_peers(&fleet[0], 2);
 }
 

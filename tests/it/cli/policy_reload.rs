@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::support::http::{get, post};
 use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate};
 use crate::support::wait::until;
@@ -218,10 +220,10 @@ fn sighup_reloads_at_once() {
     let mut command = tidegate();
     command.args(["serve", "--policy"]).arg(&path);
     let serving = Tidegate::start(&mut command, files);
-    serving.signal("HUP");
+    serving.signal(Signal::HUP);
     serving.logged_in_time("policy files read again, nothing has changed");
     fs::write(&path, with_limit("9")).expect("writable");
-    serving.signal("HUP");
+    serving.signal(Signal::HUP);
     until_limit_is(&serving, "9");
 }
 
@@ -248,7 +250,7 @@ fn a_reload_drops_cached_refusals() {
         assert_eq!(status(), 429);
         fs::write(serving.directory().join("policy.yaml"), policy).expect("writable");
         // Sooner than the next poll, so that a refusal is still cached.
-        serving.signal("HUP");
+        serving.signal(Signal::HUP);
         until_limit_is(&serving, &number.to_string());
         // The policy is replaced just before the cache is cleared.
         thread::sleep(Duration::from_millis(20));

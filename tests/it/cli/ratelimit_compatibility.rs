@@ -2,14 +2,14 @@
 //! layout.
 
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Command;
 
 use crate::support::certificate_authority::Authority;
 use crate::support::http::get;
 use crate::support::redis_server::Server as RedisServer;
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, ran, run, tidegate};
+use crate::support::tidegate_process::{
+    FIVE_A_DAY, Tidegate, directory, linked, ran, run, tidegate,
+};
 
 /// Each of its settings that we honour, with a value that is neither side's default.
 const HONOURED: &[(&str, &str)] = &[
@@ -117,10 +117,8 @@ fn their_files() -> tempfile::TempDir {
 #[test]
 fn called_as_ratelimit_it_serves_the_policy_of_runtime_root() {
     let files = their_files();
-    let link = files.path().join("ratelimit");
-    symlink(env!("CARGO_BIN_EXE_tidegate"), &link).expect("a link");
-    let mut command = Command::new(link);
-    command.env_clear().env("RUNTIME_ROOT", files.path().join("data"));
+    let mut command = linked(&files.path().join("ratelimit"));
+    command.env("RUNTIME_ROOT", files.path().join("data"));
     command.env("RUNTIME_SUBDIRECTORY", "ratelimit");
     let serving = Tidegate::start(&mut command, files);
     assert_eq!(serving.logged_in_time("ready")["files"], 2);
@@ -221,10 +219,8 @@ fn in_envoy_gateways_environment_it_starts_and_says_once_what_has_no_effect() {
     let (files, redis) = (their_files(), RedisServer::start(&[]));
     let name = "envoy-ratelimit.envoy-gateway-system.svc";
     write_certificates(files.path(), name);
-    let link = files.path().join("ratelimit");
-    symlink(env!("CARGO_BIN_EXE_tidegate"), &link).expect("a link");
-    let mut command = Command::new(link);
-    command.env_clear().envs(environment_of_envoy_gateway(files.path(), &redis));
+    let mut command = linked(&files.path().join("ratelimit"));
+    command.envs(environment_of_envoy_gateway(files.path(), &redis));
     // An argument of Envoy AI Gateway's manifest.
     command.arg("--quotaRateLimitServiceAddr=envoy-ai-gateway-ratelimit:8081");
     let serving = Tidegate::start(&mut command, files);

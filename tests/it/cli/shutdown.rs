@@ -5,15 +5,17 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use bytes::Bytes;
 use h2::client::SendRequest;
 use tokio::task::spawn_blocking;
 
 use crate::support::acl;
+use crate::support::fault_proxy::{Fault, Proxy};
 use crate::support::http::get;
 use crate::support::raw_http2::{call, connect, exchange, framed};
 use crate::support::redis_server::{Server, free_port};
-use crate::support::slow_proxy;
 use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, metric, tidegate};
 use crate::support::wait::until;
 
@@ -21,7 +23,7 @@ use crate::support::wait::until;
 fn during_the_drain_probes_fail_and_calls_are_answered() {
     let mut serving = Tidegate::policy(FIVE_A_DAY, &["--drain-delay", "4s", "--hard-limit", "30s"]);
     let http = serving.port("http");
-    serving.signal("TERM");
+    serving.signal(Signal::TERM);
     until("readiness to say no", || (get(http, "/readyz").status == 503).then_some(()));
     assert_eq!(get(http, "/healthcheck").status, 500);
     assert_eq!(get(http, "/healthz").status, 200, "it is not ill, it is leaving");
@@ -36,19 +38,19 @@ const LONG: [&str; 4] = ["--drain-delay", "9m", "--hard-limit", "10m"];
 #[test]
 fn sigint_shuts_down_without_the_drain_delay() {
     let mut serving = Tidegate::policy(FIVE_A_DAY, &LONG);
-    serving.signal("INT");
+    serving.signal(Signal::INT);
     assert_eq!(serving.exit_code(), Some(0));
     assert!(serving.logged("stopped").is_some(), "{}", serving.log());
 }
 
 #[test]
 fn a_second_signal_ends_the_process_at_once() {
-    for second in ["TERM", "INT"] {
+    for second in [Signal::TERM, Signal::INT] {
         let mut serving = Tidegate::policy(FIVE_A_DAY, &LONG);
-        serving.signal("TERM");
+        serving.signal(Signal::TERM);
         serving.logged_in_time("stopping");
         serving.signal(second);
-        assert_eq!(serving.exit_code(), Some(0), "{second}");
+        assert_eq!(serving.exit_code(), Some(0), "{second:?}");
         assert!(
             serving.logged("second signal, exiting immediately").is_some(),
             "{}",
@@ -65,28 +67,33 @@ fn sigterm_ends_the_wait_for_a_required_store() {
     command.args(["serve", "--require-redis", "true", "--redis-url", &url, "--policy"]);
     command.arg(files.path().join("policy.yaml"));
     let mut serving = Tidegate::start_listening(&mut command, files);
-    serving.signal("TERM");
+    serving.signal(Signal::TERM);
     assert_eq!(serving.exit_code(), Some(0), "69 is the code of a store that was not reached");
     let message = "stopped before Redis was connected";
     assert!(serving.logged(message).is_some(), "{}", serving.log());
 }
 
 /// Signals that other servers use to reopen logs or to dump their state.
-const UNUSED: [&str; 4] = ["USR1", "USR2", "ALRM", "IO"];
+const UNUSED: [(Signal, &str); 4] = [
+    (Signal::USR1, "SIGUSR1"),
+    (Signal::USR2, "SIGUSR2"),
+    (Signal::ALARM, "SIGALRM"),
+    (Signal::IO, "SIGIO"),
+];
 
 #[test]
 fn a_signal_without_a_meaning_is_logged_and_does_not_end_the_process() {
     let mut serving = Tidegate::policy(FIVE_A_DAY, &[]);
-    for name in UNUSED {
-        serving.signal(name);
+    for (signal, name) in UNUSED {
+        serving.signal(signal);
         until("the signal in the log", || {
-            serving.log().contains(&format!("\"signal\":\"SIG{name}\"")).then_some(())
+            serving.log().contains(&format!("\"signal\":\"{name}\"")).then_some(())
         });
         let line = serving.logged("signal ignored").expect("it is logged");
         assert!(line["advice"].as_str().is_some_and(|advice| advice.contains("SIGHUP")), "{line}");
     }
     assert!(serving.ask("ann").contains("4 left"));
-    serving.signal("TERM");
+    serving.signal(Signal::TERM);
     assert_eq!(serving.exit_code(), Some(0));
 }
 
@@ -100,16 +107,16 @@ fn signals_during_the_start_and_the_drain_do_not_end_the_process() {
     command.arg(files.path().join("policy.yaml"));
     let mut starting = Tidegate::start_listening(&mut command, files);
     let mut draining = Tidegate::policy(FIVE_A_DAY, &LONG);
-    draining.signal("TERM");
+    draining.signal(Signal::TERM);
     draining.logged_in_time("stopping");
-    for name in UNUSED.into_iter().chain(["HUP", "HUP"]) {
-        starting.signal(name);
-        draining.signal(name);
+    for signal in UNUSED.map(|(signal, _)| signal).into_iter().chain([Signal::HUP; 2]) {
+        starting.signal(signal);
+        draining.signal(signal);
     }
     assert_eq!(get(draining.port("http"), "/healthz").status, 200);
     assert_eq!(get(starting.port("http"), "/healthz").status, 200);
     for serving in [&mut starting, &mut draining] {
-        serving.signal("TERM");
+        serving.signal(Signal::TERM);
         assert_eq!(serving.exit_code(), Some(0), "{}", serving.log());
     }
 }
@@ -122,7 +129,7 @@ fn silent_connections_cannot_delay_the_exit() {
         .into_iter()
         .map(|port| TcpStream::connect(serving.port(port)).expect("it listens"))
         .collect();
-    serving.signal("TERM");
+    serving.signal(Signal::TERM);
     assert_eq!(serving.exit_code(), Some(0));
 }
 
@@ -180,7 +187,7 @@ async fn calls_in_flight_are_answered_by_redis_whichever_thread_it_is_connected_
     let json: Vec<TcpStream> = (0..8).map(|_| half_sent_json_call(http)).collect();
     let ask = |connection| async move { exchange(&connection, call(), question()).await };
     let asked: Vec<_> = connections.into_iter().map(|to| tokio::spawn(ask(to))).collect();
-    serving.signal("TERM");
+    serving.signal(Signal::TERM);
     let refused = |address| TcpStream::connect(address).is_err().then_some(());
     until("gRPC to be drained", || refused(grpc));
     let answers = json.into_iter().map(|mut stream| {
@@ -253,10 +260,11 @@ fn call_json_until_close(address: SocketAddr) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_load_and_with_a_slow_redis_a_shutdown_fails_no_call() {
     let redis = Server::start(&[]);
-    let slow = slow_proxy::start(redis.port, Duration::from_millis(200));
+    let slow = Proxy::start(redis.port);
+    slow.replies(Fault::Delay { by: Duration::from_millis(200), jitter: Duration::ZERO });
     let files = directory(&[("policy.yaml", REDIS_OR_ERROR)]);
     let policy = files.path().join("policy.yaml").display().to_string();
-    let (url, mut command) = (format!("127.0.0.1:{slow}"), tidegate());
+    let (url, mut command) = (slow.address().to_string(), tidegate());
     command.args(["serve", "--policy", &policy, "--redis-url", &url, "--redis-timeout", "20s"]);
     command.args(["--threads", "8", "--redis-pool-size", "2", "--require-redis", "true"]);
     // The budget is so long that no call is shed. The delay is long beside a call, so that each
@@ -273,7 +281,7 @@ async fn under_load_and_with_a_slow_redis_a_shutdown_fails_no_call() {
     callers.extend(json);
     let decided = || metric(&serving, "redis_script_decisions_total");
     until("every caller to be busy", || (decided() > 200).then_some(()));
-    serving.signal("TERM");
+    serving.signal(Signal::TERM);
     for caller in callers {
         assert!(caller.await.unwrap_or_else(|error| panic!("{error}\n{}", serving.log())) > 0);
     }

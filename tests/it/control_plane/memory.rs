@@ -78,8 +78,8 @@ fn assert_peak(serving: &Tidegate, what: &str) {
 }
 
 fn assert_peak_at_most(serving: &Tidegate, what: &str, most: usize) {
-    let peak = serving.kib("VmHWM");
-    println!("{peak} KiB at the peak with {what}, now {} KiB", serving.kib("VmRSS"));
+    let peak = serving.proc_status("VmHWM");
+    println!("{peak} KiB at the peak with {what}, now {} KiB", serving.proc_status("VmRSS"));
     assert!(peak <= most, "{what}: {peak} KiB, more than {most}");
 }
 

@@ -1,7 +1,6 @@
 //! The binary as Envoy Gateway starts it, and what tests ask it.
 
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
@@ -10,17 +9,13 @@ use tempfile::TempDir;
 
 use crate::support::certificate_authority::{Authority, Identity};
 use crate::support::http::{get, post};
-use crate::support::tidegate_process::{Tidegate, directory};
+use crate::support::tidegate_process::{Tidegate, directory, linked};
 use crate::support::wait::until;
 
 /// The binary under the name of the program that it replaces, without an environment. Envoy Gateway
 /// runs `/bin/ratelimit`.
 pub(crate) fn ratelimit(files: &TempDir) -> Command {
-    let link = files.path().join("ratelimit");
-    symlink(env!("CARGO_BIN_EXE_tidegate"), &link).unwrap();
-    let mut command = Command::new(link);
-    command.env_clear();
-    command
+    linked(&files.path().join("ratelimit"))
 }
 
 /// Writes the files of Envoy Gateway's certificate volume.

@@ -57,7 +57,7 @@ fn memory_stays_flat_over_many_updates_of_a_large_policy() {
         update(version);
         plane.acknowledged(&version.to_string());
         if [WARM_UP, UPDATES].contains(&version) {
-            memory.push(serving.kib("VmRSS"));
+            memory.push(serving.proc_status("VmRSS"));
         }
     }
     let [warm, last] = memory[..] else { panic!("{memory:?}") };

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::bootstrap::{Bootstrap, repository};
 use super::http_client::{Reply, Request, get};
+use crate::support::child_process::until_running;
 use crate::support::wait;
 
 /// The release that the documentation names; another one may behave differently.
@@ -69,11 +70,7 @@ impl Envoy {
             .stderr(File::create(directory.join("envoy.err")).expect("a writable directory"))
             .spawn()
             .expect("Envoy starts");
-        let admin = wait::until("Envoy's admin address", || {
-            if let Some(status) = child.try_wait().expect("a child") {
-                let errors = fs::read_to_string(directory.join("envoy.err")).unwrap_or_default();
-                panic!("Envoy ended with {status}: {errors}");
-            }
+        let admin = until_running(&mut child, "Envoy", &directory.join("envoy.err"), || {
             fs::read_to_string(&admin_file).ok()?.trim().parse().ok()
         });
         let unbound = SocketAddr::from(([127, 0, 0, 1], 0));

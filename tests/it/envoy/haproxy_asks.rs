@@ -4,7 +4,6 @@
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsRawFd as _;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use socket2::SockRef;
@@ -16,10 +15,7 @@ use super::forward_auth::{LIMIT, policy};
 use super::http_client::get;
 use super::stack::written;
 use super::tidegate_behind_envoy::Tidegate;
-use crate::support::wait;
-
-/// Where it is looked for beside PATH.
-const SBIN: [&str; 3] = ["/usr/sbin", "/usr/local/sbin", "/opt/homebrew/bin"];
+use crate::support::child_process::{find_program, until_running};
 
 /// A running HAProxy; ends when dropped.
 struct HaProxy {
@@ -55,7 +51,7 @@ impl HaProxy {
             fs::write(directory.path().join(name), text).expect("a writable directory");
         }
         let log = directory.path().join("log");
-        let mut child = Command::new(binary())
+        let mut child = Command::new(find_program("haproxy"))
             .args(["-db", "-f", "haproxy.cfg"])
             .arg("-C")
             .arg(directory.path())
@@ -65,24 +61,11 @@ impl HaProxy {
             .spawn()
             .expect("haproxy starts");
         // The socket accepts connections from the start; a request is answered once HAProxy runs.
-        let said = || fs::read_to_string(&log).unwrap_or_default();
-        wait::until("haproxy to run", || {
-            if let Some(status) = child.try_wait().expect("a child") {
-                panic!("haproxy ended with {status}: {}", said());
-            }
+        until_running(&mut child, "haproxy", &log, || {
             (get("/").send(address).status == 200).then_some(())
         });
         HaProxy { child, address, _directory: directory }
     }
-}
-
-fn binary() -> PathBuf {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path)
-        .chain(SBIN.map(PathBuf::from))
-        .map(|directory| directory.join("haproxy"))
-        .find(|haproxy| haproxy.is_file());
-    found.unwrap_or_else(|| panic!("haproxy is missing: run `.ci/tools haproxy`"))
 }
 
 impl Drop for HaProxy {

@@ -3,17 +3,13 @@
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsRawFd as _;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use socket2::SockRef;
 use tempfile::TempDir;
 
 use super::bootstrap::repository;
-use crate::support::wait;
-
-/// Where it is looked for beside PATH, which names these for root only.
-const SBIN: [&str; 3] = ["/usr/sbin", "/usr/local/sbin", "/opt/homebrew/bin"];
+use crate::support::child_process::{find_program, until_running};
 
 /// An NGINX; ends when dropped.
 pub struct Nginx {
@@ -45,7 +41,7 @@ impl Nginx {
         fs::write(&file, config).expect("a writable directory");
         // It inherits the socket, as a new NGINX does of an old one: nobody can take the port away.
         SockRef::from(&listener).set_cloexec(false).expect("a flag");
-        let mut child = Command::new(binary())
+        let mut child = Command::new(find_program("nginx"))
             .arg("-p")
             .arg(directory.path())
             .arg("-c")
@@ -55,24 +51,11 @@ impl Nginx {
             .stderr(File::create(&log).expect("a writable directory"))
             .spawn()
             .expect("nginx starts");
-        let said = || fs::read_to_string(&log).unwrap_or_default();
-        wait::until("nginx to run", || {
-            if let Some(status) = child.try_wait().expect("a child") {
-                panic!("nginx ended with {status}: {}", said());
-            }
+        until_running(&mut child, "nginx", &log, || {
             directory.path().join("nginx.pid").exists().then_some(())
         });
         Nginx { child, address, _directory: directory }
     }
-}
-
-fn binary() -> PathBuf {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path)
-        .chain(SBIN.map(PathBuf::from))
-        .map(|directory| directory.join("nginx"))
-        .find(|nginx| nginx.is_file());
-    found.unwrap_or_else(|| panic!("nginx is missing: run `.ci/tools nginx`"))
 }
 
 impl Drop for Nginx {

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use rustix::process::Signal;
+
 use serde_json::Value;
 
 use crate::support::http::get;
@@ -52,22 +54,22 @@ impl Tidegate {
 
     /// Sends SIGTERM, as an orchestrator does.
     pub fn terminate(&self) {
-        self.process.signal("TERM");
+        self.process.signal(Signal::TERM);
     }
 
     /// Stops the process without ending it: its sockets stay open, and nothing answers.
     pub fn freeze(&self) {
-        self.process.signal("STOP");
+        self.process.signal(Signal::STOP);
     }
 
     /// Lets a frozen process go on.
     pub fn thaw(&self) {
-        self.process.signal("CONT");
+        self.process.signal(Signal::CONT);
     }
 
     /// Kills it and waits for its end.
     pub fn kill(&mut self) {
-        self.process.signal("KILL");
+        self.process.signal(Signal::KILL);
         self.wait_for_exit();
     }
 

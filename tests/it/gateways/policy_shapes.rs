@@ -5,22 +5,23 @@
 use std::sync::Arc;
 
 use tidegate::decide::{Decider, GlobalModes};
-use tidegate::domain::{Code, Descriptor, Entry, Hits, Micros, Request};
+use tidegate::domain::{Code, Descriptor, Entry, Micros, Request};
 use tidegate::policy::compiled_policy::DomainSpec;
 use tidegate::policy::{Options, Policy, Secret, Source, compile};
 use tidegate::store::memory::MemoryStore;
 
 use super::resource_encoding::received;
+use crate::support::policy_specs;
 
 /// In the middle of an hour.
 const NOW: Micros = Micros(1_800_014_417_300_000);
 
-/// A policy, and calls with their codes. A call is a list of descriptors, and a descriptor a list of
-/// entries, `key=value`.
+/// A policy, and calls with their codes. A call is a list of descriptors, and a descriptor its
+/// entries: `key=value > key`, where a key without a value has itself as its value.
 struct Shape {
     name: &'static str,
     policy: &'static str,
-    calls: &'static [(&'static [&'static [&'static str]], Code)],
+    calls: &'static [(&'static [&'static str], Code)],
 }
 
 use Code::{Ok, OverLimit};
@@ -37,10 +38,10 @@ descriptors:
       - {key: rule-0-match-0, rate_limit: {unit: hour, requests_per_unit: 1}}
 ",
         calls: &[
-            (&[&["route-a=route-a", "rule-0-match-0=alice"]], Ok),
-            (&[&["route-a=route-a", "rule-0-match-0=alice"]], OverLimit),
-            (&[&["route-a=route-a", "rule-0-match-0=bob"]], Ok),
-            (&[&["route-b=route-b", "rule-0-match-0=alice"]], Ok),
+            (&["route-a > rule-0-match-0=alice"], Ok),
+            (&["route-a > rule-0-match-0=alice"], OverLimit),
+            (&["route-a > rule-0-match-0=bob"], Ok),
+            (&["route-b > rule-0-match-0=alice"], Ok),
         ],
     },
     Shape {
@@ -65,25 +66,10 @@ descriptors:
                     rate_limit: {unit: minute, requests_per_unit: 1}
 ",
         calls: &[
-            (&[&["route-a=route-a", "rule-0-match-0=rule-0-match-0"]], Ok),
+            (&["route-a > rule-0-match-0"], Ok),
+            (&["route-a > rule-0-match-0 > rule-0-match-1 > rule-0-method > rule-0-path"], Ok),
             (
-                &[&[
-                    "route-a=route-a",
-                    "rule-0-match-0=rule-0-match-0",
-                    "rule-0-match-1=rule-0-match-1",
-                    "rule-0-method=rule-0-method",
-                    "rule-0-path=rule-0-path",
-                ]],
-                Ok,
-            ),
-            (
-                &[&[
-                    "route-a=route-a",
-                    "rule-0-match-0=rule-0-match-0",
-                    "rule-0-match-1=rule-0-match-1",
-                    "rule-0-method=rule-0-method",
-                    "rule-0-path=rule-0-path",
-                ]],
+                &["route-a > rule-0-match-0 > rule-0-match-1 > rule-0-method > rule-0-path"],
                 OverLimit,
             ),
         ],
@@ -106,34 +92,13 @@ descriptors:
         rate_limit: {unit: hour, requests_per_unit: 0}
 ",
         calls: &[
-            (&[&["route-a=route-a", "masked_remote_address=10.0.0.0/8"]], Ok),
-            (&[&["route-a=route-a", "masked_remote_address=10.0.0.0/8"]], OverLimit),
-            (&[&["route-a=route-a", "masked_remote_address=192.168.0.0/16"]], Ok),
-            (&[&["route-a=route-a", "masked_remote_address=invert:192.168.0.0/16"]], OverLimit),
-            (
-                &[&[
-                    "route-a=route-a",
-                    "masked_remote_address=10.0.0.0/8",
-                    "remote_address=10.0.0.1",
-                ]],
-                Ok,
-            ),
-            (
-                &[&[
-                    "route-a=route-a",
-                    "masked_remote_address=10.0.0.0/8",
-                    "remote_address=10.0.0.1",
-                ]],
-                OverLimit,
-            ),
-            (
-                &[&[
-                    "route-a=route-a",
-                    "masked_remote_address=10.0.0.0/8",
-                    "remote_address=10.0.0.2",
-                ]],
-                Ok,
-            ),
+            (&["route-a > masked_remote_address=10.0.0.0/8"], Ok),
+            (&["route-a > masked_remote_address=10.0.0.0/8"], OverLimit),
+            (&["route-a > masked_remote_address=192.168.0.0/16"], Ok),
+            (&["route-a > masked_remote_address=invert:192.168.0.0/16"], OverLimit),
+            (&["route-a > masked_remote_address=10.0.0.0/8 > remote_address=10.0.0.1"], Ok),
+            (&["route-a > masked_remote_address=10.0.0.0/8 > remote_address=10.0.0.1"], OverLimit),
+            (&["route-a > masked_remote_address=10.0.0.0/8 > remote_address=10.0.0.2"], Ok),
         ],
     },
     Shape {
@@ -157,27 +122,15 @@ descriptors:
         calls: &[
             (
                 &[
-                    &[
-                        "default/policy/rule/0=default/policy/rule/0",
-                        "rule-0-match--1=rule-0-match--1",
-                    ],
-                    &[
-                        "default/policy/rule/1=default/policy/rule/1",
-                        "rule-1-match--1=rule-1-match--1",
-                    ],
+                    "default/policy/rule/0 > rule-0-match--1",
+                    "default/policy/rule/1 > rule-1-match--1",
                 ],
                 Ok,
             ),
             (
                 &[
-                    &[
-                        "default/policy/rule/0=default/policy/rule/0",
-                        "rule-0-match--1=rule-0-match--1",
-                    ],
-                    &[
-                        "default/policy/rule/1=default/policy/rule/1",
-                        "rule-1-match--1=rule-1-match--1",
-                    ],
+                    "default/policy/rule/0 > rule-0-match--1",
+                    "default/policy/rule/1 > rule-1-match--1",
                 ],
                 OverLimit,
             ),
@@ -196,7 +149,7 @@ descriptors:
         descriptors:
           - {key: rule-0-match-1, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 0}}
 ",
-        calls: &[(&[&["route-a=route-a", "rule-0-match-0=a", "rule-0-match-1=b"]], Ok)],
+        calls: &[(&["route-a > rule-0-match-0=a > rule-0-match-1=b"], Ok)],
     },
     Shape {
         name: "a quota on a model",
@@ -216,24 +169,24 @@ descriptors:
         rate_limit: {unit: day, requests_per_unit: 2}
 ",
         calls: &[
-            (&[&["backend_name=default/openai", "model_name_override=small"]], Ok),
-            (&[&["backend_name=default/openai", "model_name_override=small"]], OverLimit),
+            (&["backend_name=default/openai > model_name_override=small"], Ok),
+            (&["backend_name=default/openai > model_name_override=small"], OverLimit),
             (
                 &[
-                    &["backend_name=default/openai", "model_name_override=small"],
-                    &["backend_name=default/openai", "model_name_override=large"],
+                    "backend_name=default/openai > model_name_override=small",
+                    "backend_name=default/openai > model_name_override=large",
                 ],
                 Ok,
             ),
-            (&[&["backend_name=default/openai", "model_name_override=large"]], Ok),
+            (&["backend_name=default/openai > model_name_override=large"], Ok),
             (
                 &[
-                    &["backend_name=default/openai", "model_name_override=small"],
-                    &["backend_name=default/openai", "model_name_override=large"],
+                    "backend_name=default/openai > model_name_override=small",
+                    "backend_name=default/openai > model_name_override=large",
                 ],
                 OverLimit,
             ),
-            (&[&["backend_name=default/other", "model_name_override=small"]], Ok),
+            (&["backend_name=default/other > model_name_override=small"], Ok),
         ],
     },
     Shape {
@@ -262,46 +215,22 @@ descriptors:
         calls: &[
             (
                 &[
-                    &[
-                        "backend_name=default/openai",
-                        "model_name_override=small",
-                        "rule-0-x-tenant|acme-match-0=rule-0-x-tenant|acme-match-0",
-                    ],
-                    &[
-                        "backend_name=default/openai",
-                        "model_name_override=small",
-                        "rule-2-match--1=rule-2-match--1",
-                    ],
+                    "backend_name=default/openai > model_name_override=small > rule-0-x-tenant|acme-match-0",
+                    "backend_name=default/openai > model_name_override=small > rule-2-match--1",
                 ],
                 Ok,
             ),
             (
                 &[
-                    &[
-                        "backend_name=default/openai",
-                        "model_name_override=small",
-                        "rule-0-x-tenant|acme-match-0=rule-0-x-tenant|acme-match-0",
-                    ],
-                    &[
-                        "backend_name=default/openai",
-                        "model_name_override=small",
-                        "rule-2-match--1=rule-2-match--1",
-                    ],
+                    "backend_name=default/openai > model_name_override=small > rule-0-x-tenant|acme-match-0",
+                    "backend_name=default/openai > model_name_override=small > rule-2-match--1",
                 ],
                 OverLimit,
             ),
             (
                 &[
-                    &[
-                        "backend_name=default/openai",
-                        "model_name_override=small",
-                        "rule-1-x-user-match-0=bob",
-                    ],
-                    &[
-                        "backend_name=default/openai",
-                        "model_name_override=small",
-                        "rule-2-match--1=rule-2-match--1",
-                    ],
+                    "backend_name=default/openai > model_name_override=small > rule-1-x-user-match-0=bob",
+                    "backend_name=default/openai > model_name_override=small > rule-2-match--1",
                 ],
                 Ok,
             ),
@@ -321,24 +250,14 @@ async fn answers(domain: DomainSpec, shape: &Shape, origin: &str) {
     let store = MemoryStore::new(10_000);
     let decider = Decider::new(Arc::clone(&policy), store, (), GlobalModes::default());
     for (at, (descriptors, expected)) in shape.calls.iter().enumerate() {
-        let entry = |entry: &&'static str| {
-            let (key, value) = entry.split_once('=').expect("key=value");
-            Entry { key: key.as_bytes(), value: value.as_bytes() }
+        let entry = |text: &'static str| {
+            let (key, value) = text.split_once('=').unwrap_or((text, text));
+            policy_specs::entry(key, value)
         };
         let entries: Vec<Vec<Entry<'_>>> =
-            descriptors.iter().map(|entries| entries.iter().map(entry).collect()).collect();
-        let descriptors: Vec<Descriptor<'_>> = entries
-            .iter()
-            .map(|entries| Descriptor {
-                entries,
-                hits: Hits::ONE,
-                has_hits_addend: false,
-                refund: false,
-                limit: None,
-                holder: None,
-                hold: None,
-            })
-            .collect();
+            descriptors.iter().map(|path| path.split(" > ").map(entry).collect()).collect();
+        let descriptors: Vec<Descriptor<'_>> =
+            entries.iter().map(|entries| policy_specs::descriptor(entries)).collect();
         let request = Request { domain: &name, descriptors: &descriptors };
         let code = decider.decide(&policy, &request, NOW).await.unwrap().code;
         assert_eq!(code, *expected, "{}, {origin}, call {at}", shape.name);

@@ -76,7 +76,7 @@ async fn floods_and_large_policies_fit_the_memory_limit_of_the_chart() {
 
     let told = asked(&mut client(address).await, &question(vec![descriptor(b"ann")])).await;
     assert!(!told.refused);
-    let peak = serving.kib("VmHWM");
+    let peak = serving.proc_status("VmHWM");
     println!("{peak} KiB at the peak");
     assert!(peak << 10 <= CHART_LIMIT_BYTES as usize, "{peak} KiB");
     drop((idle, half, slow_readers));

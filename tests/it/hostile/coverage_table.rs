@@ -5,8 +5,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// An input, what becomes of it, and the tests that say so: functions of `tests` or `src`, or files
-/// of `tests/it/policy`, each of which a test compares with what stands beside it.
+use crate::policy::bad_files;
+use crate::support::policy_cases;
+
+/// An input, what becomes of it, and the tests that say so: functions of `tests` or `src`, or cases
+/// of `tests/it/policy`, such as `bad/NAME`, each of which a test compares with what it expects.
 type Row = (&'static str, &'static str, &'static [&'static str]);
 
 /// In policy files. All of them: the last good policy stays in force, `check` and a start end with
@@ -33,29 +36,29 @@ const POLICY: &[Row] = &[
         "a limit that is negative, not a number, broken, infinite, too large",
         "refused, with the largest that fits",
         &[
-            "bad/requests_negative.yaml",
-            "bad/requests_nan.yaml",
-            "bad/requests_float.yaml",
-            "bad/requests_infinite.yaml",
-            "bad/requests_huge.yaml",
-            "bad/requests_beyond_32_bits.yaml",
-            "bad/requests_is_true.yaml",
-            "bad/sliding_log_too_many.yaml",
-            "bad/concurrency_too_many.yaml",
-            "bad/sliding_window_beyond_arithmetic.yaml",
+            "bad/requests_negative",
+            "bad/requests_nan",
+            "bad/requests_float",
+            "bad/requests_infinite",
+            "bad/requests_huge",
+            "bad/requests_beyond_32_bits",
+            "bad/requests_is_true",
+            "bad/sliding_log_too_many",
+            "bad/concurrency_too_many",
+            "bad/sliding_window_beyond_arithmetic",
         ],
     ),
     (
         "a window of nothing, negative, above ten years, of an unknown unit",
         "refused",
         &[
-            "bad/unit_multiplier_zero.yaml",
-            "bad/unit_multiplier_negative.yaml",
-            "bad/unit_multiplier_too_long.yaml",
-            "bad/unit_multiplier_beyond_32_bits.yaml",
-            "bad/unit_unknown.yaml",
-            "bad/unit_empty.yaml",
-            "bad/unit_missing.yaml",
+            "bad/unit_multiplier_zero",
+            "bad/unit_multiplier_negative",
+            "bad/unit_multiplier_too_long",
+            "bad/unit_multiplier_beyond_32_bits",
+            "bad/unit_unknown",
+            "bad/unit_empty",
+            "bad/unit_missing",
             "a_window_of_ten_years_fits_and_one_unit_more_is_refused_by_its_name",
         ],
     ),
@@ -63,14 +66,14 @@ const POLICY: &[Row] = &[
         "a burst below 1, beyond the arithmetic, a cost above it",
         "refused, with the largest that fits",
         &[
-            "bad/burst_zero.yaml",
-            "bad/burst_negative.yaml",
-            "bad/burst_too_large_for_credits.yaml",
-            "bad/burst_too_large_for_arrival_time.yaml",
-            "bad/burst_too_large_charged_always.yaml",
-            "bad/cost_above_burst.yaml",
-            "bad/cost_above_limit.yaml",
-            "bad/leaky_cost_above_burst.yaml",
+            "bad/burst_zero",
+            "bad/burst_negative",
+            "bad/burst_too_large_for_credits",
+            "bad/burst_too_large_for_arrival_time",
+            "bad/burst_too_large_charged_always",
+            "bad/cost_above_burst",
+            "bad/cost_above_limit",
+            "bad/leaky_cost_above_burst",
             "the_largest_burst_fits_and_one_more_is_refused_by_its_name",
         ],
     ),
@@ -78,25 +81,25 @@ const POLICY: &[Row] = &[
         "floors at or above the bucket, equal, out of order; shares or sizes above the whole",
         "refused",
         &[
-            "bad/tiers_floor_of_everything.yaml",
-            "bad/tiers_floors_equal.yaml",
-            "bad/tiers_floors_out_of_order.yaml",
-            "bad/tiers_shares_above_whole.yaml",
-            "bad/tiers_sizes_above_whole.yaml",
-            "bad/tiers_rates_above_whole.yaml",
+            "bad/tiers_floor_of_everything",
+            "bad/tiers_floors_equal",
+            "bad/tiers_floors_out_of_order",
+            "bad/tiers_shares_above_whole",
+            "bad/tiers_sizes_above_whole",
+            "bad/tiers_rates_above_whole",
         ],
     ),
     (
         "descriptors or keys twice, unknown keys, no domain",
         "refused",
         &[
-            "bad/duplicate_descriptor.yaml",
-            "bad/duplicate_key_at_the_top.yaml",
-            "bad/duplicate_key_in_rate_limit.yaml",
-            "bad/unknown_key_at_the_top.yaml",
-            "bad/unknown_key_in_rate_limit.yaml",
-            "bad/domain_empty.yaml",
-            "bad/domain_missing.yaml",
+            "bad/duplicate_descriptor",
+            "bad/duplicate_key_at_the_top",
+            "bad/duplicate_key_in_rate_limit",
+            "bad/unknown_key_at_the_top",
+            "bad/unknown_key_in_rate_limit",
+            "bad/domain_empty",
+            "bad/domain_missing",
         ],
     ),
     (
@@ -111,18 +114,18 @@ const POLICY: &[Row] = &[
         "aliases that multiply, nesting, size, bytes that are no text, tabs, nothing at all",
         "refused, without reading on; a byte order mark is none",
         &[
-            "bad/alias_bomb.yaml",
-            "bad/alias_of_itself.yaml",
-            "bad/nested_too_deep.yaml",
+            "bad/alias_bomb",
+            "bad/alias_of_itself",
+            "bad/nested_too_deep",
             "too_many_open_brackets_are_rejected_immediately",
             "files_made_to_blow_up_are_refused",
             "a_file_or_a_sum_beyond_its_bound_is_a_fault",
             "a_file_above_the_maximum_size_ends_with_65",
-            "bad/encoding_not_utf8.yaml",
-            "bad/encoding_utf16_mark.yaml",
-            "bad/syntax_tab_indentation.yaml",
-            "bad/empty_file.yaml",
-            "good/byte_order_mark.yaml",
+            "bad/encoding_not_utf8",
+            "bad/encoding_utf16_mark",
+            "bad/syntax_tab_indentation",
+            "bad/empty_file",
+            "good/byte_order_mark",
             "a_missing_file_and_an_empty_directory_end_with_65",
         ],
     ),
@@ -130,11 +133,11 @@ const POLICY: &[Row] = &[
         "names with braces, colons, control characters, of ten kilobytes",
         "any text up to 255 bytes; values are compared as bytes",
         &[
-            "good/any_text.yaml",
-            "bad/name_too_long.yaml",
-            "bad/domain_too_long.yaml",
-            "bad/domain_with_control_character.yaml",
-            "bad/encoding_control_character.yaml",
+            "good/any_text",
+            "bad/name_too_long",
+            "bad/domain_too_long",
+            "bad/domain_with_control_character",
+            "bad/encoding_control_character",
             "a_scrape_is_openmetrics_with_labels_of_the_policy_only",
             "any_bytes_match_and_an_invalid_byte_is_a_value_like_any_other",
             "a_limits_name_is_made_harmless_before_it_is_a_header",
@@ -328,10 +331,14 @@ pub(crate) fn functions() -> BTreeSet<String> {
 #[test]
 fn every_bad_input_has_tests_and_they_are_there() {
     let functions = functions();
-    let there = |test: &str| match test.ends_with(".yaml") {
-        true => root().join("tests/it/policy").join(test).is_file(),
-        false => functions.contains(test),
-    };
+    let cases = [("bad", bad_files::cases()), ("good", policy_cases::read("good"))];
+    let policies: BTreeSet<String> = cases
+        .iter()
+        .flat_map(|(directory, cases)| {
+            cases.iter().map(move |it| format!("{directory}/{}", it.name))
+        })
+        .collect();
+    let there = |test: &str| functions.contains(test) || policies.contains(test);
     let mut gone = Vec::new();
     for (input, answer, tests) in POLICY.iter().chain(CALLS) {
         assert!(!tests.is_empty(), "{input}: {answer}: no test");

@@ -84,7 +84,7 @@ async fn flood(connections: usize, streams: usize, flags: &[&str], growth_max_ki
     let (serving, address) = target(flags);
     let mut bystander = client(address).await;
     asked(&mut bystander, &question(vec![descriptor(b"ann")])).await;
-    let before = serving.kib("VmRSS");
+    let before = serving.proc_status("VmRSS");
     let begun = begin_half_messages(address, connections, streams).await;
     let told = asked(&mut bystander, &question(vec![descriptor(b"bob")])).await;
     assert!(!told.refused);
@@ -101,7 +101,7 @@ async fn flood(connections: usize, streams: usize, flags: &[&str], growth_max_ki
     assert!(rejected > 0, "the budget was reached");
     assert!(metric(&serving, "connections_broken_total") <= connections as u64);
     let calls = (connections * streams) as u64;
-    let peak = serving.kib("VmHWM");
+    let peak = serving.proc_status("VmHWM");
     println!("{calls} half messages: {before} KiB before, {peak} KiB at the peak");
     assert!(peak <= before + growth_max_kib, "{before} KiB, then {peak} KiB");
     Flood { calls, ended: ended(&serving), closed }
@@ -135,9 +135,9 @@ async fn thousands_of_calls_without_a_body_cost_as_much_as_they_are_charged() {
         asked(&mut client(address).await, &question(vec![descriptor(b"ann")])).await;
         // The code of such calls is in memory once, not for each call.
         end_bare_calls(address, 1, 10).await;
-        let before = serving.kib("VmRSS");
+        let before = serving.proc_status("VmRSS");
         assert_eq!(end_bare_calls(address, 20, 1_000).await, 20_000);
-        growths.push(serving.kib("VmHWM") - before);
+        growths.push(serving.proc_status("VmHWM") - before);
     }
     println!("20,000 bare calls: {growths:?} KiB");
     assert!(growths.iter().any(|growth| *growth <= GROWTH_MAX_KIB), "{growths:?} KiB");
@@ -147,7 +147,7 @@ async fn thousands_of_calls_without_a_body_cost_as_much_as_they_are_charged() {
 fn half_received_json_bodies_stay_under_32_mib_and_end() {
     let (serving, _) = target(&[]);
     let http = serving.port("http");
-    let before = serving.kib("VmRSS");
+    let before = serving.proc_status("VmRSS");
     let half = vec![b' '; 900_000];
     let mut sockets = Vec::new();
     for _ in 0..100 {
@@ -173,7 +173,7 @@ fn half_received_json_bodies_stay_under_32_mib_and_end() {
     }
     println!("{late} late, {rejected} rejected");
     assert!(late > 0 && rejected > 0, "{late} late, {rejected} rejected");
-    let peak = serving.kib("VmHWM");
+    let peak = serving.proc_status("VmHWM");
     println!("100 half bodies: {before} KiB before, {peak} KiB at the peak");
     assert!(peak <= before + JSON_GROWTH_MAX_KIB, "{before} KiB, then {peak} KiB");
 }

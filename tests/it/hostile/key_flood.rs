@@ -32,12 +32,12 @@ async fn a_million_fresh_keys_leave_memory_under_its_bound_and_old_keys_as_they_
     for name in &old {
         asked(&mut client, &question(vec![super::target::descriptor(name.as_bytes())])).await;
     }
-    let before = serving.kib("VmRSS");
+    let before = serving.proc_status("VmRSS");
     let keys = crate::support::proof::times(75_000, 1_000_000);
     for from in (0..keys).step_by(AT_ONCE as usize) {
         fresh(&mut client, from).await;
     }
-    let peak = serving.kib("VmHWM");
+    let peak = serving.proc_status("VmHWM");
     println!("{keys} fresh keys: {before} KiB before, {peak} KiB at the peak");
     assert!(peak <= before + GROWTH_MAX_KIB, "{before} KiB, then {peak} KiB");
     assert!(metric(&serving, "keys") <= MAX_KEYS);

@@ -112,7 +112,7 @@ async fn unread_answers_of_every_kind_stay_under_256_mib_and_end_their_connectio
     let mut watched = soon("a watch", answer).await.unwrap().into_body();
     soon("its first status", watched.data()).await.unwrap().unwrap();
 
-    let idle = serving.kib("VmRSS");
+    let idle = serving.proc_status("VmRSS");
     let attack: Vec<_> = (0..CONNECTIONS).map(|_| tokio::spawn(never_read(address))).collect();
     let mut answers = 0;
     for attacker in attack {
@@ -123,7 +123,7 @@ async fn unread_answers_of_every_kind_stay_under_256_mib_and_end_their_connectio
         }
         attacker.await.unwrap();
     }
-    let peak = serving.kib("VmHWM");
+    let peak = serving.proc_status("VmHWM");
     println!("{idle} KiB idle, {peak} KiB at the peak, {answers} answers beside");
     assert!(peak <= idle + GROWTH_MAX_KIB, "{idle} KiB, then {peak} KiB");
     assert_eq!(metric(&serving, "connections_blocked_total"), CONNECTIONS as u64);

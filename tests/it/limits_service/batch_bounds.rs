@@ -128,7 +128,7 @@ async fn flood(server: &Tidegate) {
     let mut bystander = target::client(address).await;
     let asked = target::question(vec![target::descriptor(b"bystander")]);
     target::asked(&mut bystander, &asked).await;
-    let before = server.kib("VmRSS");
+    let before = server.proc_status("VmRSS");
     let mut calls = Vec::new();
     for _ in 0..8 {
         let connection = client(address).await;
@@ -166,7 +166,7 @@ async fn flood(server: &Tidegate) {
         counts = soon("the flood", flood) => counts,
         () = beside => unreachable!("it never ends"),
     };
-    let peak = server.kib("VmHWM");
+    let peak = server.proc_status("VmHWM");
     println!("{decided} decided, {rejected} rejected, {answered} beside; {before}, {peak} KiB");
     assert!(answered > 0 && decided >= 8 && rejected > 0);
     assert_eq!(metric(server, "batches_rejected_total"), rejected);

@@ -14,6 +14,7 @@ use tidegate::policy::{
 
 use super::checks_of;
 use crate::envoy::bootstrap::repository;
+use crate::support::policy_cases;
 use crate::support::policy_specs as specs;
 use crate::support::random::Random;
 
@@ -410,7 +411,7 @@ fn the_counters_of_a_rule_that_is_decided_without_them_are_found() {
 
 #[test]
 fn consumer_classes_are_scaled_and_denied_with_their_limit() {
-    let written = read(include_str!("../policy/good/tiers.yaml"));
+    let written = read(&policy_cases::text("good", "tiers"));
     let gold = [specs::entry("shared", "gold")];
     let capacity = |policy: &Policy| {
         let descriptors = [specs::descriptor(&gold)];

@@ -10,6 +10,8 @@ use std::process::Command;
 use serde::Deserialize;
 use serde_yaml::Value;
 
+use crate::support::tidegate_process::linked;
+
 #[derive(Deserialize)]
 struct ConfigMap {
     data: BTreeMap<String, String>,
@@ -46,9 +48,8 @@ pub fn command(root: &Path, redis: &str) -> Command {
     }
     let program = below(root, &container.command[0]);
     fs::create_dir_all(program.parent().unwrap()).unwrap();
-    symlink(env!("CARGO_BIN_EXE_tidegate"), &program).unwrap();
-    let mut command = Command::new(program);
-    command.args(&container.command[1..]).env_clear();
+    let mut command = linked(&program);
+    command.args(&container.command[1..]);
     for Variable { name, value } in container.env {
         match name.as_str() {
             "RUNTIME_ROOT" => command.env(name, below(root, &value)),

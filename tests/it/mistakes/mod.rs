@@ -1,7 +1,8 @@
-//! Mistakes of new users, and the whole message that each of them gets. A folder of `tests/mistakes`
-//! is one mistake: its input files, the file `command`, and the file `message`.
+//! Mistakes of new users, and the whole message that each of them gets, many to a file of
+//! `tests/mistakes`. A line `=== NAME` begins a mistake, and `--- FILE` an input file of it, or its
+//! `message`. A mistake that has no `policy.yaml` gets one with a limit that is right.
 //!
-//! `command` has environment variables, one per line, then the command line, and then, for a service
+//! First come environment variables, one per line, then the command line, and then, for a service
 //! that starts all the same, `until TEXT`: it is stopped when its log has this text. `as nobody`
 //! drops the right to read any file. Names in braces are ports of real servers. `message` has the
 //! exit code and everything that is printed, without times, and without log lines of other events.
@@ -18,12 +19,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use tempfile::TempDir;
-
 use self::servers::Servers;
 use crate::envoy::bootstrap::repository;
 use crate::support::heavy;
-use crate::support::tidegate_process::tidegate;
+use crate::support::tidegate_process::{directory, tidegate};
 use crate::support::wait::until;
 
 /// Parts of log lines that are no answer to a mistake: normal events, notices about other settings,
@@ -39,33 +38,56 @@ const CLOSED: [&str; 2] = ["broken pipe", "Connection reset by peer (os error 10
 /// The user and group that own nothing, on every Linux.
 const NOBODY: u32 = 65_534;
 
-fn mistakes() -> Vec<PathBuf> {
-    let folder = repository("tests/mistakes");
-    let entries = fs::read_dir(folder).expect("the folder").map(|entry| entry.unwrap().path());
-    let mut folders: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
-    folders.sort();
-    folders
+const POLICY: &str = "\
+domain: edge
+descriptors:
+  - key: remote_address
+    rate_limit: {unit: minute, requests_per_unit: 100}
+";
+
+struct Mistake {
+    name: String,
+    command: String,
+    files: Vec<(String, String)>,
+    message: String,
 }
 
-fn copy(from: &Path, to: &Path) {
-    for entry in fs::read_dir(from).expect("a folder") {
-        let entry = entry.expect("an entry");
-        let target = to.join(entry.file_name());
-        if entry.path().is_dir() {
-            fs::create_dir(&target).expect("writable");
-            copy(&entry.path(), &target);
-        } else if !["command", "message"].contains(&&*entry.file_name().to_string_lossy()) {
-            fs::copy(entry.path(), target).expect("writable");
+fn mistakes() -> Vec<Mistake> {
+    let entries = fs::read_dir(repository("tests/mistakes")).expect("the folder");
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let texts = files.iter().map(|file| fs::read_to_string(file).expect("UTF-8"));
+    let mistakes = |text: String| {
+        let text = format!("\n{}", text.strip_suffix('\n').expect("a last line"));
+        text.split("\n=== ").skip(1).map(Mistake::read).collect::<Vec<_>>()
+    };
+    texts.flat_map(mistakes).collect()
+}
+
+impl Mistake {
+    fn read(text: &str) -> Mistake {
+        let mut parts = text.split("\n--- ").map(|part| match part.split_once('\n') {
+            Some((name, text)) => (name.to_owned(), format!("{text}\n")),
+            None => (part.to_owned(), String::new()),
+        });
+        let (name, command) = parts.next().expect("a name");
+        let mut files: Vec<(String, String)> = parts.collect();
+        let (last, message) = files.pop().expect("a message");
+        assert_eq!(last, "message", "{name}");
+        if files.iter().all(|(name, _)| name != "policy.yaml") {
+            files.push(("policy.yaml".to_owned(), POLICY.to_owned()));
         }
+        Mistake { name, command, files, message }
     }
 }
 
 /// Runs a mistake: the exit code and everything printed.
-fn message(folder: &Path, servers: &Servers) -> String {
-    let directory = TempDir::new().expect("a directory");
-    copy(folder, directory.path());
+fn message(mistake: &Mistake, servers: &Servers) -> String {
+    let files: Vec<_> =
+        mistake.files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    let directory = directory(&files);
     servers.write_certificates(directory.path());
-    let written = fs::read_to_string(folder.join("command")).expect("a command");
+    let written = &mistake.command;
     let mut command = tidegate();
     command.current_dir(directory.path()).env("NO_COLOR", "1");
     let (mut ends_with, mut is_nobody) = (None, false);
@@ -170,14 +192,14 @@ fn without_time(line: &str) -> Option<&str> {
 }
 
 /// Returns how a mistake's message differs from the expected one, and writes the new one to a file.
-fn difference(folder: &Path, servers: &Servers) -> Option<String> {
-    let name = folder.file_name().unwrap().to_string_lossy().into_owned();
-    let found = message(folder, servers);
-    let expected = fs::read_to_string(folder.join("message")).unwrap_or_default();
-    (found != expected).then(|| {
-        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mistakes").join(&name);
-        fs::create_dir_all(&place).unwrap();
-        fs::write(place.join("message"), &found).unwrap();
+fn difference(mistake: &Mistake, servers: &Servers) -> Option<String> {
+    let Mistake { name, message: expected, .. } = mistake;
+    let found = message(mistake, servers);
+    (found != *expected).then(|| {
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mistakes");
+        fs::create_dir_all(&directory).unwrap();
+        let place = directory.join(name);
+        fs::write(&place, &found).unwrap();
         format!("{name}: {} has\n{found}\nbut expected is\n{expected}", place.display())
     })
 }
@@ -185,14 +207,14 @@ fn difference(folder: &Path, servers: &Servers) -> Option<String> {
 #[test]
 fn every_mistake_gets_a_message_with_its_place_its_cause_and_the_way_out() {
     let _turn = heavy::blocking_turn();
-    let folders = mistakes();
-    assert!(folders.len() >= 40, "only {} mistakes", folders.len());
+    let mistakes = mistakes();
+    assert!(mistakes.len() >= 122, "only {} mistakes", mistakes.len());
     let servers = Servers::start();
     // Most of them wait, for a timeout or for Redis.
     let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let compare_the_rest = || {
-        while let Some(folder) = folders.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let difference = difference(folder, &servers);
+        while let Some(mistake) = mistakes.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let difference = difference(mistake, &servers);
             wrong.lock().unwrap().extend(difference);
         }
     };

@@ -1,32 +1,6 @@
-//! Fixture files, and short ways to compile text.
-
-use std::path::PathBuf;
+//! Short ways to compile text.
 
 use tidegate::policy::{CompiledPolicy, Diagnostic, Diagnostics, Options, Source, compile};
-
-/// A directory beside this file.
-pub fn dir(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/policy").join(name)
-}
-
-/// The paths in a directory, by name.
-pub fn entries(dir: &std::path::Path) -> Vec<PathBuf> {
-    let mut paths: Vec<PathBuf> =
-        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    paths
-}
-
-/// A file's name without its directory and its last extension.
-pub fn stem(path: &std::path::Path) -> String {
-    path.file_stem().unwrap().to_string_lossy().into_owned()
-}
-
-/// A file as a source, named by its last part.
-pub fn source(path: &std::path::Path) -> Source {
-    let name = path.file_name().unwrap().to_string_lossy().into_owned();
-    Source { name, text: std::fs::read(path).unwrap() }
-}
 
 /// One file of that text.
 pub fn one(text: impl AsRef<[u8]>) -> Result<CompiledPolicy, Diagnostics> {

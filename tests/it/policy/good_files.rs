@@ -6,9 +6,9 @@ use tidegate::domain::{Algorithm, Charge, Hybrid, Limit, Mark, OnStoreFailure, R
 use tidegate::policy::compiled_policy::{
     HttpEntry, HttpMapping, HttpSource, LimitSpec, NodeSpec, RuleSpec, ValueSpec,
 };
-use tidegate::policy::{CompiledPolicy, Options, compile};
+use tidegate::policy::{CompiledPolicy, Options, Source, compile};
 
-use super::compile_helpers::{dir, entries, source, stem};
+use crate::support::policy_cases::{self, PolicyFile};
 
 /// A policy as text: one line per node with a rule or without children.
 pub fn told(compiled: &CompiledPolicy) -> String {
@@ -167,16 +167,20 @@ fn limit_told(spec: &LimitSpec) -> String {
 
 #[test]
 fn every_good_file_means_what_stands_beside_it() {
-    let files = entries(&dir("good"));
+    let cases = policy_cases::read("good");
+    assert!(cases.len() >= 39, "only {} cases", cases.len());
     let mut wrong = Vec::new();
-    for path in files.iter().filter(|path| path.extension().unwrap() == "yaml") {
-        let compiled = match compile(&[source(path)], &Options::default()) {
+    for case in &cases {
+        let [PolicyFile { name, text, expected }] = &case.files[..] else {
+            panic!("{} has several files", case.name);
+        };
+        let source = Source { name: name.clone(), text: text.clone() };
+        let compiled = match compile(&[source], &Options::default()) {
             Ok(compiled) => told(&compiled),
             Err(faults) => faults.to_string(),
         };
-        let expected = std::fs::read_to_string(path.with_extension("txt")).unwrap_or_default();
-        if compiled.trim_end() != expected.trim_end() {
-            wrong.push(format!("== {}\n{compiled}", stem(path)));
+        if compiled.trim_end() != expected {
+            wrong.push(format!("== {}\n{compiled}", case.name));
         }
     }
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));

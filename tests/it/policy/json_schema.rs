@@ -4,7 +4,10 @@ use serde_json::Value;
 use tidegate::policy::DiagnosticKind;
 use tidegate::policy::schema;
 
-use super::compile_helpers::{bad, dir, entries, one, stem};
+use super::bad_files;
+use super::compile_helpers::{bad, one};
+use crate::envoy::bootstrap::repository;
+use crate::support::policy_cases;
 
 /// Checks structure only: `$ref`, `type`, `properties`, `additionalProperties`, `required`,
 /// `items`, `anyOf`, `enum`, `not`, bounds. Patterns are not tried.
@@ -78,9 +81,8 @@ fn type_of(value: &serde_yaml::Value) -> &'static str {
     }
 }
 
-fn read(path: &std::path::Path) -> Option<serde_yaml::Value> {
-    let mut value: serde_yaml::Value =
-        serde_yaml::from_slice(&std::fs::read(path).unwrap()).ok()?;
+fn read(text: &[u8]) -> Option<serde_yaml::Value> {
+    let mut value: serde_yaml::Value = serde_yaml::from_slice(text).ok()?;
     value.apply_merge().ok()?;
     value.apply_merge().ok()?;
     Some(value)
@@ -88,8 +90,8 @@ fn read(path: &std::path::Path) -> Option<serde_yaml::Value> {
 
 #[test]
 fn the_file_that_ships_is_the_schema() {
-    let path = dir("../../../config/policy.schema.json");
-    let ships = std::fs::read_to_string(path).unwrap_or_default();
+    let ships =
+        std::fs::read_to_string(repository("config/policy.schema.json")).unwrap_or_default();
     let made = serde_json::to_string_pretty(&schema()).unwrap() + "\n";
     assert!(ships == made, "run: tidegate schema > config/policy.schema.json");
 }
@@ -97,9 +99,9 @@ fn the_file_that_ships_is_the_schema() {
 #[test]
 fn every_good_file_fits_the_schema() {
     let schema = schema();
-    for path in entries(&dir("good")).iter().filter(|path| path.extension().unwrap() == "yaml") {
-        let value = read(path).unwrap();
-        assert_eq!(fits(&schema, &schema, &value), Ok(()), "{}", stem(path));
+    for case in policy_cases::read("good") {
+        let value = read(&case.files[0].text).unwrap();
+        assert_eq!(fits(&schema, &schema, &value), Ok(()), "{}", case.name);
     }
 }
 
@@ -107,14 +109,14 @@ fn every_good_file_fits_the_schema() {
 fn no_file_with_an_unknown_misplaced_or_absent_key_fits_the_schema() {
     let schema = schema();
     let mut seen = 0;
-    for path in entries(&dir("bad")).iter().filter(|path| path.is_file()) {
-        let Ok(text) = std::fs::read(path) else { continue };
-        let Err(faults) = one(&text) else { continue };
+    for case in bad_files::cases().iter().filter(|case| case.files.len() == 1) {
+        let text = &case.files[0].text;
+        let Err(faults) = one(text) else { continue };
         let told_by_schema =
             matches!(faults.0[0].kind, DiagnosticKind::UnknownKey | DiagnosticKind::MisplacedKey);
         if told_by_schema {
-            let value = read(path).unwrap();
-            assert!(fits(&schema, &schema, &value).is_err(), "{}", stem(path));
+            let value = read(text).unwrap();
+            assert!(fits(&schema, &schema, &value).is_err(), "{}", case.name);
             seen += 1;
         }
     }

@@ -1,7 +1,7 @@
 //! The policy language as a whole: files in, limits or every diagnostic out.
 
 mod arithmetic_bounds;
-mod bad_files;
+pub mod bad_files;
 mod compile_helpers;
 mod diagnostics;
 mod file_kinds;

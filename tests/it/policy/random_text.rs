@@ -4,15 +4,13 @@ use proptest::prelude::*;
 
 use tidegate::policy::{Options, Source, compile};
 
-use super::compile_helpers::{dir, entries};
+use super::bad_files;
+use crate::support::policy_cases;
 use crate::support::yaml_fragments::PIECES;
 
 fn seeds() -> Vec<Vec<u8>> {
-    let files = ["good", "bad"].into_iter().flat_map(|name| entries(&dir(name)));
-    files
-        .filter(|path| path.extension().is_some_and(|ext| ext == "yaml"))
-        .map(|path| std::fs::read(path).unwrap())
-        .collect()
+    let cases = policy_cases::read("good").into_iter().chain(bad_files::cases());
+    cases.flat_map(|case| case.files).map(|file| file.text).collect()
 }
 
 fn survives(text: Vec<u8>) {

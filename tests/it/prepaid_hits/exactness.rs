@@ -16,7 +16,7 @@ use crate::support::acl;
 use crate::support::heavy;
 use crate::support::limits::*;
 use crate::support::proof;
-use crate::support::real_store::config;
+use crate::support::real_store::{config, login};
 use crate::support::redis_cluster::Cluster;
 use crate::support::redis_sentinel::{Group, NAME};
 use crate::support::redis_server::Server;
@@ -159,7 +159,7 @@ async fn prepaid_hits_are_exact_on_a_cluster_and_behind_sentinels() {
     let config_of_cluster = config(TopologyConfig::Cluster, &[cluster.nodes[1].port]);
     let group = Group::start(&[&acl::line(acl::SENTINEL_MASTER)], &[&acl::line(acl::SENTINEL)]);
     let sentinels: Vec<u16> = group.sentinels.iter().map(|sentinel| sentinel.port).collect();
-    let topology = TopologyConfig::Sentinel { master: NAME.into(), auth: acl::auth() };
+    let topology = TopologyConfig::Sentinel { master: NAME.into(), auth: login() };
     for config in [config_of_cluster, config(topology, &sentinels)] {
         let mut replicas = Vec::new();
         for _ in 0..REPLICAS {

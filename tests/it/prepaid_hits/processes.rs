@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::support::grpc_client::{CallDescriptor, CallRequest, Client, ClientSettings};
 use tidegate::clock::Clock;
 use tokio::time::MissedTickBehavior;
@@ -180,7 +182,7 @@ async fn a_killed_process_loses_at_most_one_lot() {
         let so_far = Arc::new(AtomicU64::new(0));
         let tasks = start(&killed, CALLERS, Duration::from_millis(1), &stop, &so_far).await;
         until("a third is admitted", || so_far.load(Ordering::Relaxed) > LIMIT / 3).await;
-        killed.signal("KILL");
+        killed.signal(Signal::KILL);
         let calls = join(tasks).await;
         let admitted = calls.iter().filter(|call| call.admitted == Some(true)).count() as u64;
         let unknown = calls.iter().filter(|call| call.admitted.is_none()).count() as u64;

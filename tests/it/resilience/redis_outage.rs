@@ -26,7 +26,7 @@ use tidegate::store::{SharedStore as _, Store};
 use tokio::task::JoinSet;
 
 use super::fallback::take;
-use crate::support::black_hole_proxy::Proxy;
+use crate::support::fault_proxy::{Fault, Proxy};
 use crate::support::heavy;
 use crate::support::redis_server::{Server, until};
 
@@ -261,10 +261,10 @@ async fn a_black_hole_is_detected_by_the_callers_timeout_not_by_tcps() {
     let limit = limit(100_000_000);
     let load = Load::start(&stack, 1, &limit);
     load.more("Redis decides", &load.remote, 200).await;
-    proxy.swallow(true);
+    proxy.both(Fault::Swallow);
     until("the breaker opens", || times_opened(&stack) > 0).await;
     load.more("it is decided locally", &load.local, 500).await;
-    proxy.swallow(false);
+    proxy.heal();
     load.more("Redis decides again", &load.remote, 500).await;
     load.end().await;
 }

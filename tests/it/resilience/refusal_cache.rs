@@ -5,18 +5,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate::clock::Clock;
 use tidegate::domain::{
-    Accounting, Algorithm, Answer, Answers, Bucket, Call, Charge, Check, CounterKey, FixedWindow,
-    Hits, Limit, Micros, Op, Receipt, Refill, Role, Source, Verdict, Window,
+    Accounting, Answer, Answers, Call, Charge, Check, Hits, Limit, Micros, Op, Receipt, Role,
+    Source, Verdict,
 };
 use tidegate::resilience::stack::{Stack, StackConfig};
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::{LocalStore, Store};
 
+use crate::support::limits::{self, SECOND, bucket, credits, floored, key, window};
 use crate::support::random::Random;
-use crate::support::{limits, vectors};
 
-const SECOND: u64 = 1_000_000;
-const START: u64 = 1_763_596_800_000_000;
+const START: u64 = limits::START.0;
 
 struct CountingStore {
     store: Arc<MemoryStore>,
@@ -89,34 +88,8 @@ async fn source_at(bench: &Bench, limit: &Arc<Limit>, now: u64) -> Source {
     bench.store.apply(&call).await.source
 }
 
-fn bucket(burst: u64, emission: u64) -> Arc<Limit> {
-    let refill = Refill::Arrival { emission: Micros(emission) };
-    let bucket = Bucket {
-        burst: Hits(burst),
-        debt_burst: Hits(burst),
-        refill,
-        floor: Hits::ZERO,
-        leaky: false,
-    };
-    Arc::new(vectors::limit(Algorithm::Bucket(bucket), Charge::Admitted))
-}
-
-fn window(hits: u64, length: u64) -> Arc<Limit> {
-    let window = Window::Epoch { length: Micros(length) };
-    let algorithm = Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window });
-    Arc::new(vectors::limit(algorithm, Charge::Admitted))
-}
-
-fn key(n: u64) -> CounterKey {
-    let hash = blake3::hash(&n.to_le_bytes());
-    CounterKey {
-        identity: u128::from_le_bytes(hash.as_bytes()[..16].try_into().unwrap()),
-        tag: None,
-    }
-}
-
 fn check<'a>(n: u64, limit: &'a Arc<Limit>, op: Op) -> Check<'a> {
-    Check { key: key(n), limit, op, role: Role::Required, holder: None, may_block: true }
+    limits::check(key(n), limit, op)
 }
 
 fn take<'a>(n: u64, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {
@@ -244,19 +217,8 @@ async fn another_cost_counter_or_limit_is_asked() {
 
 #[tokio::test]
 async fn a_refusal_of_a_class_is_not_repeated_to_a_class_with_a_lower_floor() {
-    let credits = Refill::Credits { hits: Hits(3), window: Micros(10 * SECOND) };
-    for refill in [Refill::Arrival { emission: Micros(10 * SECOND) }, credits] {
-        let class = |floor| {
-            let bucket = Bucket {
-                burst: Hits(5),
-                debt_burst: Hits(5),
-                refill,
-                floor: Hits(floor),
-                leaky: false,
-            };
-            Arc::new(vectors::limit(Algorithm::Bucket(bucket), Charge::Admitted))
-        };
-        let (high, low) = (class(0), class(4));
+    for high in [bucket(5, 10 * SECOND), credits(5, 3, 10 * SECOND)] {
+        let low = floored(&high, 4);
         let bench = Bench::new();
         bench.one(START, take(1, &high, 2)).await;
         assert_eq!(bench.one(START, take(1, &low, 1)).await.0, Verdict::Refuse);

@@ -27,6 +27,7 @@ use crate::support::acl;
 use crate::support::heavy;
 use crate::support::plain_transport::Plain;
 use crate::support::proof::times;
+use crate::support::real_store::login;
 use crate::support::redis_cluster::{Cluster, text};
 use crate::support::redis_sentinel::{Group, NAME};
 use crate::support::redis_server::{PATIENCE, Server, until};
@@ -223,7 +224,7 @@ async fn connected(
     let config = RedisConfig {
         topology,
         addresses: dialled.iter().map(local).collect(),
-        auth: acl::auth(),
+        auth: login(),
         // A case may keep the machine busy for long; what is meant here is right, not fast.
         reply_timeout: PATIENCE,
         shared_calls_min,
@@ -246,7 +247,7 @@ async fn connected(
 async fn the_contract_holds_behind_sentinel_where_calls_share_a_script_call() {
     let _turn = heavy::turn().await;
     let group = Group::start(&[&acl::line(acl::SENTINEL_MASTER)], &[&acl::line(acl::SENTINEL)]);
-    let topology = TopologyConfig::Sentinel { master: NAME.into(), auth: acl::auth() };
+    let topology = TopologyConfig::Sentinel { master: NAME.into(), auth: login() };
     let sentinels: Vec<u16> = group.sentinels.iter().map(|sentinel| sentinel.port).collect();
     let store = connected(topology, &sentinels, &[group.servers[0].port], 1).await;
     crate::store_contract::all_cases!(RedisBench::on(store.clone(), None, Placement::OneTag));

@@ -25,26 +25,16 @@ pub fn window(hits: u64, length_us: u64) -> Arc<Limit> {
 }
 
 pub fn bucket(burst: u64, emission_us: u64) -> Arc<Limit> {
-    let refill = Refill::Arrival { emission: Micros(emission_us) };
-    let bucket = Bucket {
-        burst: Hits(burst),
-        debt_burst: Hits(burst),
-        refill,
-        floor: Hits::ZERO,
-        leaky: false,
-    };
-    Arc::new(vectors::limit(Algorithm::Bucket(bucket), Charge::Admitted))
+    refilled(burst, Refill::Arrival { emission: Micros(emission_us) })
 }
 
 pub fn credits(burst: u64, hits: u64, window_us: u64) -> Arc<Limit> {
-    let refill = Refill::Credits { hits: Hits(hits), window: Micros(window_us) };
-    let bucket = Bucket {
-        burst: Hits(burst),
-        debt_burst: Hits(burst),
-        refill,
-        floor: Hits::ZERO,
-        leaky: false,
-    };
+    refilled(burst, Refill::Credits { hits: Hits(hits), window: Micros(window_us) })
+}
+
+fn refilled(burst: u64, refill: Refill) -> Arc<Limit> {
+    let burst = Hits(burst);
+    let bucket = Bucket { burst, debt_burst: burst, refill, floor: Hits::ZERO, leaky: false };
     Arc::new(vectors::limit(Algorithm::Bucket(bucket), Charge::Admitted))
 }
 

@@ -5,7 +5,7 @@ use tidegate::domain::{Accounting, Answers, Call, Check};
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{
-    Address, MonotonicClock, RedisConfig, TopologyConfig,
+    Address, Auth, MonotonicClock, Password, RedisConfig, TopologyConfig,
 };
 use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::script::keys::Prefix;
@@ -15,6 +15,11 @@ use tidegate::store::redis::store::TimeSource;
 use super::acl;
 use super::redis_server::{PATIENCE, Server};
 
+/// The login of the ACL's user.
+pub fn login() -> Auth {
+    Auth { user: Some(acl::USER.into()), password: Password::Fixed(acl::PASSWORD.into()) }
+}
+
 /// The service's configuration, with the least-privilege ACL, and without timeouts: a server that a
 /// test freezes answers later.
 pub fn config(topology: TopologyConfig, ports: &[u16]) -> RedisConfig {
@@ -22,7 +27,7 @@ pub fn config(topology: TopologyConfig, ports: &[u16]) -> RedisConfig {
     RedisConfig {
         topology,
         addresses: ports.iter().map(address).collect(),
-        auth: acl::auth(),
+        auth: login(),
         connections_per_node: 1,
         reply_timeout: PATIENCE,
         silence_max: PATIENCE,

@@ -2,14 +2,12 @@
 //! variables of envoyproxy/ratelimit.
 
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::process::Command;
 
 use super::otlp_receiver::{Receiver, texts};
 use super::traced_call::ask;
 use crate::support::certificate_authority::Authority;
 use crate::support::http::get;
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, linked, tidegate};
 use crate::support::wait::until;
 
 fn serving(more: &[(&str, &str)]) -> Tidegate {
@@ -82,10 +80,8 @@ fn an_export_that_the_collector_rejects_is_counted_and_logged_once() {
 fn the_tracing_variables_of_ratelimit_export_traces_over_http_and_no_metrics() {
     let receiver = Receiver::start_http(None);
     let files = directory(&[("data/ratelimit/config/policy.yaml", FIVE_A_DAY)]);
-    let link = files.path().join("ratelimit");
-    symlink(env!("CARGO_BIN_EXE_tidegate"), &link).expect("a link");
-    let mut command = Command::new(link);
-    command.env_clear().env("RUNTIME_ROOT", files.path().join("data"));
+    let mut command = linked(&files.path().join("ratelimit"));
+    command.env("RUNTIME_ROOT", files.path().join("data"));
     command.envs([
         ("RUNTIME_SUBDIRECTORY", "ratelimit"),
         ("TRACING_ENABLED", "true"),

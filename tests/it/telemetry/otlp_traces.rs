@@ -2,6 +2,7 @@
 
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
+use rustix::process::Signal;
 
 use super::otlp_receiver::{Receiver, texts};
 use super::traced_call::ask;
@@ -160,7 +161,7 @@ fn the_last_spans_are_exported_at_shutdown() {
     let more = [("OTEL_TRACES_SAMPLER_ARG", "1"), ("TIDEGATE_DRAIN_DELAY", "0s"), long];
     let mut serving = serving(&receiver, &redis, &more);
     ask(serving.port("grpc"), "ann", &[]);
-    serving.signal("TERM");
+    serving.signal(Signal::TERM);
     assert_eq!(serving.exit_code(), Some(0));
     assert_eq!(spans(&receiver, 2).len(), 2);
 }

@@ -30,6 +30,7 @@ use super::counting_load::{
     COUNT, CounterRecord, Load, apply, config, counted, hits, item, open, redirects, total,
 };
 use crate::support::acl;
+use crate::support::fault_proxy::Fault;
 use crate::support::heavy;
 use crate::support::limits::{self, HOUR, SECOND, START};
 use crate::support::redis_cluster::{Cluster, text};
@@ -187,7 +188,7 @@ async fn a_black_hole_in_front_of_a_master_affects_no_other_shard() {
     load.progress("every key is charged", |_| true, 40).await;
     let proxy = cluster.proxy.as_ref().unwrap();
     load.record("before a black hole", |record| record.home != 0);
-    proxy.swallow(true);
+    proxy.both(Fault::Swallow);
     until("its connections are dropped", || total(load.connections(), |node| &node.timeouts) > 0)
         .await;
     load.progress("the others go on", |record| record.home != 0, 50).await;
@@ -196,7 +197,7 @@ async fn a_black_hole_in_front_of_a_master_affects_no_other_shard() {
         .await;
     load.progress("the others still go on", |record| record.home != 0, 20).await;
     load.record("beside a black hole", |record| record.home != 0);
-    proxy.swallow(false);
+    proxy.heal();
     load.progress("it is met again", |_| true, 5).await;
     // The master itself never failed: what it acknowledged, it holds.
     let book = load.stop(true).await;

@@ -28,7 +28,7 @@ use tidegate::store::redis::script::library::{PRODUCTION, Script, ScriptCall};
 use tidegate::store::redis::store::TimeSource;
 use tokio::task::JoinSet;
 
-use crate::support::acl;
+use crate::support::real_store::login;
 use crate::support::redis_server::{PATIENCE, Server, until};
 use crate::support::requests::send;
 
@@ -61,7 +61,7 @@ pub fn config(topology: TopologyConfig, servers: &[&Server]) -> RedisConfig {
     RedisConfig {
         topology,
         addresses: servers.iter().map(address).collect(),
-        auth: acl::auth(),
+        auth: login(),
         meta: "secret 1, format 1".into(),
         // As in the service: twice a call's time. A node that writes its slots to a slow disk may
         // pause longer than the default.

@@ -9,6 +9,7 @@ use redis::aio::MultiplexedConnection;
 use super::counting_load::{COUNT, Load, config, count_one, item, open, records, total};
 use crate::support::acl;
 use crate::support::heavy;
+use crate::support::real_store::login;
 use crate::support::redis_sentinel::{Group, NAME};
 use crate::support::redis_server::{Server, until};
 
@@ -17,7 +18,7 @@ fn group() -> Group {
 }
 
 fn watched(group: &Group) -> RedisConfig {
-    let topology = TopologyConfig::Sentinel { master: NAME.into(), auth: acl::auth() };
+    let topology = TopologyConfig::Sentinel { master: NAME.into(), auth: login() };
     let sentinels: Vec<_> = group.sentinels.iter().collect();
     config(topology, &sentinels)
 }

@@ -18,7 +18,7 @@ use tidegate::store::redis::script::library::ScriptCall;
 
 use super::counting_load::{COUNT, FAIL, Load, config, count_one, item, open, records, total};
 use crate::support::acl;
-use crate::support::black_hole_proxy::Proxy;
+use crate::support::fault_proxy::{Fault, Proxy};
 use crate::support::redis_cluster::text;
 use crate::support::redis_server::{Server, until};
 use crate::support::requests::send;
@@ -314,10 +314,10 @@ async fn a_stalled_connection_opens_no_breaker_while_another_one_is_answered() {
     })
     .await;
     until("both connections are there", || total(&connections, |node| &node.connected) == 2).await;
-    proxy.swallow(true);
+    proxy.both(Fault::Swallow);
     connections.send_in_background(item(&COUNT, "tg1z:{a}"));
-    until("its bytes are lost", || proxy.holes() == 1).await;
-    proxy.swallow(false);
+    until("its bytes are lost", || proxy.holed() == 1).await;
+    proxy.heal();
     clock.now_ms.store(40, Ordering::SeqCst);
     until("the other one answers", || {
         connections.send_in_background(item(&COUNT, "tg1z:{b}"));
