@@ -16,7 +16,7 @@
 //! | `top_keys` | keys of each limit that are rejected most, use most, or are near the limit |
 //! | `snapshot`, `recent_latency`, `history` | snapshot of the counters, latencies, and the last hour, for the live page |
 //! | `lost_bills` | bills not charged in full, and the warning about them |
-//! | `logging`, `refusal_log` | log output; log of rejected calls |
+//! | `logging`, `refusal_log`, `near_log` | log output; logs of rejected calls and of limits that are near |
 
 mod calls_without_limit;
 mod compat_names;

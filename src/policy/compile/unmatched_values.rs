@@ -90,8 +90,12 @@ fn address_problem(key: &str, value: &str, is_range: bool) -> Option<String> {
         ));
     }
     let Ok(meant) = address.parse::<IpAddr>() else {
+        let (kind, example) = match is_range {
+            true => ("a range of IP addresses", "2001:db8::/64"),
+            false => ("an IP address", "192.0.2.1"),
+        };
         return Some(format!(
-            "`{key}` is an IP address, so no request matches {}; write one, such as 192.0.2.1",
+            "`{key}` is {kind}, so no request matches {}; write one, such as {example}",
             quoted(value)
         ));
     };

@@ -281,7 +281,7 @@ fn a_value_that_no_request_has_is_warned_of() {
         (address, "192.0.2.1-192.0.2.9", "is an IP address"),
         (address, "localhost", "is an IP address"),
         (address, "fe80::1%eth0", "is an IP address"),
-        (masked, "010.0.0.0/8", "is an IP address"),
+        (masked, "010.0.0.0/8", "is a range of IP addresses"),
         (masked, "2001:DB8::/32", "write `2001:db8::/32`"),
         ("path", "^/login$", "not a regular expression"),
         ("path", "^/login", "not a regular expression"),
