@@ -26,7 +26,6 @@ const STRING_BYTES_MAX: usize = 31;
 /// packed.push_number(300);
 /// packed.push_string(b"take");
 /// assert_eq!(packed.as_slice(), b"\x01\xce\0\0\x01\x2c\xa4take");
-/// assert_eq!(packed.len(), 3);
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Packed {
