@@ -1,8 +1,10 @@
 //! SIGTERM and SIGINT: probes fail, calls are served for the drain delay (SIGTERM only), the exit code
 //! is 0, and nobody can hold the process past the hard limit. Calls in flight are answered by Redis.
 
+use std::future::poll_fn;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::task::Poll;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -185,8 +187,19 @@ async fn calls_in_flight_are_answered_by_redis_whichever_thread_it_is_connected_
     until("two to have closed", || (metric(&serving, "connections") == 6).then_some(()));
     redis.freeze();
     let json: Vec<TcpStream> = (0..8).map(|_| half_sent_json_call(http)).collect();
-    let ask = |connection| async move { exchange(&connection, call(), question()).await };
-    let asked: Vec<_> = connections.into_iter().map(|to| tokio::spawn(ask(to))).collect();
+    let mut asked = Vec::new();
+    for connection in connections {
+        let sender = connection.clone();
+        let mut call_in_flight =
+            Box::pin(async move { exchange(&sender, call(), question()).await });
+        let polled = poll_fn(|cx| Poll::Ready(call_in_flight.as_mut().poll(cx))).await;
+        assert!(polled.is_pending());
+        asked.push(tokio::spawn(call_in_flight));
+        // Sent behind the call and answered without Redis, so the server has the call, too.
+        let check = call().uri("http://tidegate/grpc.health.v1.Health/Check");
+        let answer = exchange(&connection, check, framed(&[])).await.expect("an answer");
+        assert_eq!(answer.grpc_status, 0);
+    }
     serving.signal(Signal::TERM);
     let refused = |address| TcpStream::connect(address).is_err().then_some(());
     until("gRPC to be drained", || refused(grpc));
