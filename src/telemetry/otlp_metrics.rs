@@ -33,6 +33,9 @@ const MESSAGE_POINTS_MAX: usize = 5_000;
 const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
 const MICROS_PER_SECOND: f64 = 1e6;
 
+/// gRPC method that receives metrics.
+const EXPORT_METHOD: &str = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export";
+
 /// Exporter that sends all metrics to a collector at a fixed interval.
 pub struct MetricsExporter {
     client: OtlpClient,
@@ -98,7 +101,7 @@ impl MetricsExporter {
             let resource_metrics =
                 ResourceMetrics { resource, scope_metrics, ..ResourceMetrics::default() };
             let message = ExportMetricsServiceRequest { resource_metrics: vec![resource_metrics] };
-            let result = self.client.send_metrics(message).await;
+            let result = self.client.send(EXPORT_METHOD, message).await;
             self.stats.record(result);
         }
     }

@@ -2,14 +2,13 @@
 //!
 //! Not here: the messages (`telemetry::otlp_metrics`, `trace_export`).
 
-use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
-use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_client::MetricsServiceClient;
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
-use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
-use prost::Message as _;
+use http::uri::PathAndQuery;
+use prost::Message;
+use tonic::client::Grpc;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
-use tonic::{Extensions, Request, Status};
+use tonic::{Extensions, Request};
+use tonic_prost::ProstCodec;
 
 use super::OtlpTarget;
 use super::http_sender::HttpSender;
@@ -38,31 +37,22 @@ impl OtlpClient {
         })
     }
 
-    /// Sends one message. Returns the reason as text if sending fails.
-    pub(crate) async fn send_metrics(
+    /// Sends one message to the gRPC method with this path; over HTTP, to the endpoint of the target. Can
+    /// be awaited on any executor. Returns the reason as text if sending fails.
+    pub(crate) async fn send(
         &self,
-        message: ExportMetricsServiceRequest,
+        method: &'static str,
+        message: impl Message + 'static,
     ) -> Result<(), String> {
         match self {
             OtlpClient::Grpc { channel, metadata } => {
                 let request = Request::from_parts(metadata.clone(), Extensions::default(), message);
-                let response = MetricsServiceClient::new(channel.clone()).export(request).await;
-                response.map(drop).map_err(|error: Status| error.to_string())
-            }
-            OtlpClient::Http(sender) => sender.send(message.encode_to_vec()).await,
-        }
-    }
-
-    /// Sends one message. Can be awaited on any executor. Returns the reason as text if sending fails.
-    pub(crate) async fn send_spans(
-        &self,
-        message: ExportTraceServiceRequest,
-    ) -> Result<(), String> {
-        match self {
-            OtlpClient::Grpc { channel, metadata } => {
-                let request = Request::from_parts(metadata.clone(), Extensions::default(), message);
-                let response = TraceServiceClient::new(channel.clone()).export(request).await;
-                response.map(drop).map_err(|error: Status| error.to_string())
+                let mut client = Grpc::new(channel.clone());
+                client.ready().await.map_err(|error| error.to_string())?;
+                let method = PathAndQuery::from_static(method);
+                // An empty message, because no field of the response is read.
+                let response = client.unary(request, method, ProstCodec::<_, ()>::default()).await;
+                response.map(drop).map_err(|error| error.to_string())
             }
             OtlpClient::Http(sender) => sender.send(message.encode_to_vec()).await,
         }

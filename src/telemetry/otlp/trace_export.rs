@@ -28,6 +28,9 @@ use crate::domain::{
     Micros, NodeCall, RpcOutcome, Trace, TraceParent, TraceRecord, TracedDecision,
 };
 
+/// gRPC method that receives spans.
+const EXPORT_METHOD: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+
 /// Name of the gRPC service in span attributes, following OpenTelemetry's conventions for RPC
 /// spans.
 const RPC_SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
@@ -211,7 +214,8 @@ struct SpanSender {
 impl SpanExporter for SpanSender {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let resource_spans = group_spans_by_resource_and_scope(batch, &self.resource);
-        let result = self.client.send_spans(ExportTraceServiceRequest { resource_spans }).await;
+        let result =
+            self.client.send(EXPORT_METHOD, ExportTraceServiceRequest { resource_spans }).await;
         self.stats.record(result.as_ref().copied());
         result.map_err(OTelSdkError::InternalFailure)
     }
