@@ -27,7 +27,7 @@ descriptors:
       requests_per_unit: 0
     body: {content_type: application/json, text: '{"error":"slow down"}'}
   - key: paced
-    rate_limit: {algorithm: token_bucket, unit: second, requests_per_unit: 1, burst: 1}
+    rate_limit: {algorithm: token_bucket, unit: minute, requests_per_unit: 20, burst: 1}
   - key: banned
     rate_limit: {unit: second, requests_per_unit: 0}
   - key: soft
