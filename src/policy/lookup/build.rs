@@ -12,8 +12,8 @@ use super::counter_key::Secret;
 use super::matcher::CHECKS_MAX;
 use super::patterns::Patterns;
 use super::tree::{
-    DescriptorTree, Domain, ExactChild, KeyEntry, KeyGroup, KeyTemplate, NameId, NodeId, Policy,
-    Rule, TreeNode, configured_path, hash_with,
+    DescriptorTree, Domain, KeyEntry, KeyGroup, KeyTemplate, NameId, NodeId, Policy, Rule,
+    TreeNode, configured_path,
 };
 use crate::domain::{Limit, RuleId};
 use crate::policy::compiled_policy::{
@@ -122,7 +122,7 @@ impl TreeBuilder {
             let node = self.add_node(TreeNode {
                 parent: Some(parent),
                 key: spec.key.clone(),
-                value: literal_to_exact(&spec.value),
+                value: spec.value.clone(),
                 share_threshold: spec.share_threshold,
                 value_to_metric: spec.value_to_metric,
                 rule: None,
@@ -159,41 +159,24 @@ impl TreeBuilder {
     }
 
     fn find_or_add_group(&mut self, parent: NodeId, key: &str) -> u32 {
-        if let Some(group) = self.tree.find_group(parent, key.as_bytes()) {
-            return group;
-        }
-        let tree = &mut self.tree;
-        let at = to_u32(tree.groups.len());
-        tree.groups.push(KeyGroup {
-            parent,
-            key: key.into(),
-            has_exact: false,
-            patterns: None,
-            default: None,
-        });
-        let (hash, groups) = (&tree.hash, &tree.groups);
-        tree.group_index.insert_unique(hash_with(hash, parent.0, key.as_bytes()), at, |at| {
-            let group = &groups[*at as usize];
-            hash_with(hash, group.parent.0, group.key.as_bytes())
-        });
-        at
+        let (tree, key_bytes) = (&mut self.tree, key.as_bytes().into());
+        *tree.group_index.entry((parent.0, key_bytes)).or_insert_with(|| {
+            tree.groups.push(KeyGroup {
+                parent,
+                key: key.into(),
+                has_exact: false,
+                patterns: None,
+                default: None,
+            });
+            to_u32(tree.groups.len() - 1)
+        })
     }
 
-    fn add_exact_child(&mut self, group: u32, value: &str, node: NodeId) {
-        if self.tree.find_exact(group, value.as_bytes()).is_some() {
-            return;
-        }
-        let tree = &mut self.tree;
-        tree.groups[group as usize].has_exact = true;
-        let (hash, nodes) = (&tree.hash, &tree.nodes);
-        let exact = ExactChild { group, node };
-        tree.exact_index.insert_unique(hash_with(hash, group, value.as_bytes()), exact, |exact| {
-            let value = match &nodes[exact.node.0 as usize].value {
-                ValueSpec::Exact(value) => value.as_bytes(),
-                ValueSpec::Any | ValueSpec::Pattern(_) => b"",
-            };
-            hash_with(hash, exact.group, value)
-        });
+    fn add_exact_child(&mut self, group: u32, value: &Arc<str>, node: NodeId) {
+        self.tree.groups[group as usize].has_exact = true;
+        // The text of the node.
+        let value = Arc::clone(value).into();
+        self.tree.exact_index.entry((group, value)).or_insert(node.0);
     }
 
     fn add_rule(&mut self, domain: &DomainSpec, node: NodeId, spec: &RuleSpec) {
@@ -298,14 +281,6 @@ impl LimitSpec {
         }
         let path = path.iter().map(|node| (&*node.key, node.value.text()));
         counter_key::rule_identity_prefix(secret, &prefix, path)
-    }
-}
-
-/// Converts a pattern without `*` to an exact value. Returns other values unchanged.
-fn literal_to_exact(value: &ValueSpec) -> ValueSpec {
-    match value {
-        ValueSpec::Pattern(text) if !text.contains('*') => ValueSpec::Exact(text.clone()),
-        other => other.clone(),
     }
 }
 

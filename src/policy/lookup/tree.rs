@@ -15,7 +15,7 @@ use std::hash::{BuildHasher, Hash as _, Hasher};
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use hashbrown::HashTable;
+use hashbrown::Equivalent;
 
 use super::counter_key::Secret;
 use super::override_index::{OverrideIndex, RuleOverrides};
@@ -158,8 +158,10 @@ pub(crate) struct DescriptorTree {
     pub domains: Vec<Domain>,
     pub hash: RandomState,
     pub domain_index: HashMap<Box<str>, usize, RandomState>,
-    pub group_index: HashTable<u32>,
-    pub exact_index: HashTable<ExactChild>,
+    /// Position of the group of each parent node and key.
+    pub group_index: ScopedIndex,
+    /// Child of each group that matches exactly one value.
+    pub exact_index: ScopedIndex,
     /// Hash of the keys of each rule's path, with its domain's root.
     pub rule_keys: HashSet<u64, RandomState>,
 }
@@ -199,11 +201,17 @@ pub(crate) struct KeyGroup {
     pub default: Option<NodeId>,
 }
 
-/// Entry in the hash table of child nodes that match one exact value.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ExactChild {
-    pub group: u32,
-    pub node: NodeId,
+/// Hash table of positions by scope, a parent node or a group, and text.
+pub(crate) type ScopedIndex = hashbrown::HashMap<(u32, Arc<[u8]>), u32, RandomState>;
+
+/// Borrowed key of a [`ScopedIndex`].
+#[derive(Hash)]
+struct Scoped<'t>(u32, &'t [u8]);
+
+impl Equivalent<(u32, Arc<[u8]>)> for Scoped<'_> {
+    fn equivalent(&self, (scope, text): &(u32, Arc<[u8]>)) -> bool {
+        self.0 == *scope && *self.1 == **text
+    }
 }
 
 /// Kind of match between a descriptor entry and a tree node.
@@ -339,34 +347,15 @@ impl DescriptorTree {
     }
 
     pub(crate) fn find_group(&self, parent: NodeId, key: &[u8]) -> Option<u32> {
-        let is_wanted = |at: &u32| {
-            let group = &self.groups[*at as usize];
-            group.parent == parent && group.key.as_bytes() == key
-        };
-        self.group_index.find(hash_with(&self.hash, parent.0, key), is_wanted).copied()
+        self.group_index.get(&Scoped(parent.0, key)).copied()
     }
 
-    pub(crate) fn find_exact(&self, group: u32, value: &[u8]) -> Option<NodeId> {
+    fn find_exact(&self, group: u32, value: &[u8]) -> Option<NodeId> {
         if !self.groups[group as usize].has_exact {
             return None;
         }
-        let is_wanted = |exact: &ExactChild| {
-            exact.group == group
-                && matches!(&self.node(exact.node).value, ValueSpec::Exact(own) if own.as_bytes() == value)
-        };
-        self.exact_index
-            .find(hash_with(&self.hash, group, value), is_wanted)
-            .map(|exact| exact.node)
+        self.exact_index.get(&Scoped(group, value)).map(|node| NodeId(*node))
     }
-}
-
-/// Hashes bytes together with a scope, which is the index of a parent node or of a group. This is
-/// a free function, because a growing table rehashes its entries while the tree is borrowed.
-pub(crate) fn hash_with(state: &RandomState, scope: u32, bytes: &[u8]) -> u64 {
-    let mut hasher = state.build_hasher();
-    hasher.write_u32(scope);
-    hasher.write(bytes);
-    hasher.finish()
 }
 
 /// Formats the configured path of a rule: the domain, then one segment per level, separated by
