@@ -12,8 +12,8 @@ use super::counter_key::Secret;
 use super::matcher::CHECKS_MAX;
 use super::patterns::Patterns;
 use super::tree::{
-    DescriptorTree, Domain, KeyEntry, KeyGroup, KeyTemplate, NameId, NodeId, Policy, Rule,
-    TreeNode, configured_path,
+    DescriptorTree, Domain, KeyEntry, KeyGroup, KeyTemplate, NodeId, Policy, Rule, TreeNode,
+    configured_path,
 };
 use crate::domain::{Limit, RuleId};
 use crate::policy::compiled_policy::{
@@ -40,14 +40,8 @@ impl Policy {
     ) -> Policy {
         let mut builder = TreeBuilder { first_rule_id: first.0, secret, ..TreeBuilder::default() };
         for domain in domains {
-            builder.collect_replaced(&domain.borrow().nodes);
-        }
-        for domain in domains {
             builder.add_domain(domain.borrow());
         }
-        let mut replaced: Vec<(Box<str>, NameId)> = builder.replaced_names.into_iter().collect();
-        replaced.sort_unstable_by_key(|(_, id)| id.0);
-        let replaced_names = replaced.into_iter().map(|(name, _)| name).collect();
         let mut limits = builder.rules.iter().flat_map(|rule| rule.limits.iter());
         Policy {
             has_soft_limits: limits.any(|limit| limit.soft.is_some()),
@@ -55,7 +49,6 @@ impl Policy {
             first_rule_id: first.0,
             tree: Arc::new(builder.tree),
             secret: builder.secret,
-            replaced_names,
             checks_max: CHECKS_MAX,
             overrides: None,
         }
@@ -68,22 +61,9 @@ struct TreeBuilder {
     rules: Vec<Rule>,
     first_rule_id: u32,
     secret: Secret,
-    /// Id of each limit name that appears in the `replaces` of any rule. Limits with other names
-    /// are never replaced.
-    replaced_names: HashMap<Box<str>, NameId>,
 }
 
 impl TreeBuilder {
-    fn collect_replaced(&mut self, nodes: &[NodeSpec]) {
-        for node in nodes {
-            for name in node.rule.iter().flat_map(|rule| &rule.replaces) {
-                let next = NameId(to_u32(self.replaced_names.len()));
-                self.replaced_names.entry(name.clone()).or_insert(next);
-            }
-            self.collect_replaced(&node.children);
-        }
-    }
-
     fn add_domain(&mut self, spec: &DomainSpec) {
         if self.tree.domain(&spec.name).is_some() {
             return;
@@ -210,7 +190,7 @@ impl TreeBuilder {
             detailed_metric: spec.detailed_metric,
             node,
             key_templates,
-            replaces: spec.replaces.iter().filter_map(|name| self.replaced_name_id(name)).collect(),
+            replaces: spec.replaces.clone(),
             overrides: None,
             value_overrides: None,
         });
@@ -222,7 +202,6 @@ impl TreeBuilder {
         path: &[&TreeNode],
         spec: &LimitSpec,
     ) -> KeyTemplate {
-        let name = spec.name.as_deref();
         // The entry with the class is not part of the key: either all classes share one counter, or
         // the prefix contains the class name.
         let levels = path.len() - usize::from(spec.tiers.is_some());
@@ -252,12 +231,7 @@ impl TreeBuilder {
             class_prefixes: classes.map(|(name, class)| prefix(name, &class.limit)).collect(),
             tag: tag.filter(|tag| !tag.is_empty()),
             entries: positions.iter().copied().map(key_entry).collect(),
-            replaced_name: name.and_then(|name| self.replaced_name_id(name)),
         }
-    }
-
-    fn replaced_name_id(&self, name: &str) -> Option<NameId> {
-        self.replaced_names.get(name).copied()
     }
 }
 

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::counter_key;
 use super::counter_key::{EntryValue, Identity};
 use super::request_override::{compile_override, replace_number};
-use super::tree::{Domain, KeyEntry, KeyTemplate, NameId, NodeId, Policy, Rule, SelectedLimit};
+use super::tree::{Domain, KeyEntry, KeyTemplate, NodeId, Policy, Rule, SelectedLimit};
 use crate::domain::{
     Accounting, Algorithm, Bounds, Charge, Check, CounterKey, Descriptor, Entry, Hits, HoldRequest,
     Holder, Limit, Op, Request, Role, RuleId,
@@ -70,7 +70,7 @@ pub struct Matches<'p> {
     domain: Option<&'p Domain>,
     /// Limit names that the matched rules replace; sorted and without duplicates once all
     /// descriptors are matched.
-    replaced: SmallVec<[Replacement; 4]>,
+    replaced: SmallVec<[Replacement<'p>; 4]>,
 }
 
 impl Matches<'_> {
@@ -88,8 +88,8 @@ impl Matches<'_> {
 
 /// Limit name that a matched rule replaces for the whole request, with the rule's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Replacement {
-    name: NameId,
+struct Replacement<'p> {
+    name: &'p str,
     rule: RuleId,
 }
 
@@ -167,7 +167,7 @@ impl Policy {
         }
         let Some(rule) = rule else { return DescriptorMatch::NoRule };
         for name in &rule.replaces {
-            matches.replaced.push(Replacement { name: *name, rule: rule.id });
+            matches.replaced.push(Replacement { name, rule: rule.id });
         }
         if rule.limits.is_empty() {
             DescriptorMatch::Unlimited(rule)
@@ -228,7 +228,7 @@ impl Policy {
                 DescriptorMatch::Limited(rule) => {
                     let role = role_of_rule(rule, quotas);
                     for (spec, template) in rule.limits.iter().zip(rule.key_templates.iter()) {
-                        if matches.is_replaced(rule, template) {
+                        if matches.is_replaced(rule, spec) {
                             continue;
                         }
                         let entries = descriptor.entries;
@@ -389,8 +389,8 @@ impl Rule {
 impl Matches<'_> {
     /// Returns whether a matched rule other than `rule` replaces the limit. A replacement applies
     /// to all descriptors of the request.
-    fn is_replaced(&self, rule: &Rule, template: &KeyTemplate) -> bool {
-        template.replaced_name.is_some_and(|name| {
+    fn is_replaced(&self, rule: &Rule, limit: &LimitSpec) -> bool {
+        limit.name.as_deref().is_some_and(|name| {
             let first = self.replaced.partition_point(|replaced| replaced.name < name);
             let same = self.replaced[first..].iter().take_while(|replaced| replaced.name == name);
             same.map(|replaced| replaced.rule).any(|replacing| replacing != rule.id)
@@ -401,7 +401,7 @@ impl Matches<'_> {
         let mut found = std::mem::take(&mut self.found);
         for found in &mut found {
             if let DescriptorMatch::Limited(rule) = *found
-                && rule.key_templates.iter().all(|template| self.is_replaced(rule, template))
+                && rule.limits.iter().all(|limit| self.is_replaced(rule, limit))
             {
                 *found = DescriptorMatch::Replaced(rule);
             }

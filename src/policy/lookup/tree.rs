@@ -35,8 +35,6 @@ pub struct Policy {
     /// Lookup tree. Policies that differ only in operator overrides share one tree.
     pub(crate) tree: Arc<DescriptorTree>,
     pub(crate) secret: Secret,
-    /// Limit names that appear in the `replaces` of any rule, indexed by [`NameId`].
-    pub(crate) replaced_names: Vec<Box<str>>,
     /// Maximum number of checks per call.
     pub(crate) checks_max: usize,
     /// Whether any limit has `mark` or `log_near`.
@@ -75,7 +73,7 @@ pub struct Rule {
     /// share them.
     pub(crate) key_templates: Arc<[KeyTemplate]>,
     /// Names of limits that are skipped for a whole request if this rule matches.
-    pub(crate) replaces: Box<[NameId]>,
+    pub(crate) replaces: Box<[Box<str>]>,
     /// Overrides in force on this rule; `None` if there are none.
     pub(crate) overrides: Option<Arc<RuleOverrides>>,
     /// Position in [`OverrideIndex::sequences`] of the overrides of values with the keys of this rule's
@@ -86,10 +84,6 @@ pub struct Rule {
 /// Index of a node in the arena of [`DescriptorTree`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct NodeId(pub u32);
-
-/// Index into [`Policy::replaced_names`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct NameId(pub u32);
 
 /// Template for the counter identities of a limit, which are hashed to counter keys: constant
 /// prefixes, and the descriptor entries to append to them.
@@ -105,8 +99,6 @@ pub(crate) struct KeyTemplate {
     /// Descriptor entries that the hash tag contains. `None` if the domain has no `hash_tag` or if
     /// the counter key lacks an entry that `hash_tag` names.
     pub tag: Option<Box<[KeyEntry]>>,
-    /// Id of the limit's name; `None` if no rule's `replaces` contains the name.
-    pub replaced_name: Option<NameId>,
 }
 
 impl KeyTemplate {
@@ -273,10 +265,6 @@ impl Policy {
     /// Returns a domain's mapping from HTTP requests to descriptors; `None` if the domain has none.
     pub fn http_mapping(&self, domain: &str) -> Option<&Arc<HttpMapping>> {
         self.tree.domain(domain)?.http.as_ref()
-    }
-
-    pub(crate) fn replaced_name(&self, name: NameId) -> Option<String> {
-        self.replaced_names.get(name.0 as usize).map(ToString::to_string)
     }
 }
 

@@ -224,7 +224,7 @@ impl Policy {
             printed_path: self.printed_path(rule, entries),
             unlimited: rule.limits.is_empty(),
             overrides: rule.overrides().iter().map(ToString::to_string).collect(),
-            replaces: rule.replaces.iter().filter_map(|name| self.replaced_name(*name)).collect(),
+            replaces: rule.replaces.iter().map(ToString::to_string).collect(),
             quota_group: match limits.as_slice() {
                 // Without a limit, the descriptor has no effect on a group.
                 [] => Vec::new(),

@@ -37,7 +37,7 @@ pub struct RuleView<'p> {
     /// Quota mode: a request is rejected only if all of its quota groups are over a limit.
     pub quota_mode: bool,
     /// Names of limits that are skipped for the whole request if this rule matches.
-    pub replaces: Vec<String>,
+    pub replaces: &'p [Box<str>],
     /// Limits of the rule, in file order.
     pub limits: Vec<LimitView<'p>>,
 }
@@ -119,7 +119,7 @@ impl Policy {
             unlimited: rule.limits.is_empty(),
             shadow_mode: rule.shadow_mode,
             quota_mode: rule.quota_mode,
-            replaces: rule.replaces.iter().filter_map(|name| self.replaced_name(*name)).collect(),
+            replaces: &rule.replaces,
             limits: rule.limits.iter().zip(rule.key_templates.iter()).map(limit).collect(),
         }
     }
