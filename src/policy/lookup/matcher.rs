@@ -225,44 +225,33 @@ impl Policy {
                 DescriptorMatch::NoRule
                 | DescriptorMatch::Replaced(_)
                 | DescriptorMatch::Unlimited(_) => {}
-                DescriptorMatch::Limited(rule) => {
-                    let role = role_of_rule(rule, quotas);
+                DescriptorMatch::Limited(rule) | DescriptorMatch::Overridden(rule) => {
+                    // `match_descriptor` compiled the limit with the charge of this descriptor.
+                    let is_overridden = matches!(found, DescriptorMatch::Overridden(_));
+                    let changed = if is_overridden { overrides.next() } else { None };
+                    let (entries, role) = (descriptor.entries, role_of_rule(rule, quotas));
                     for (spec, template) in rule.limits.iter().zip(rule.key_templates.iter()) {
-                        if matches.is_replaced(rule, spec) {
+                        if changed.is_none() && matches.is_replaced(rule, spec) {
                             continue;
                         }
-                        let entries = descriptor.entries;
-                        let Some(selected) = template.select_limit(spec, entries) else { continue };
-                        let prefix = selected.prefix;
+                        let Some(mut selected) = template.select_limit(spec, entries) else {
+                            continue;
+                        };
+                        if let Some(limit) = changed {
+                            selected.bill_limit = selected.bill_limit.map(|_| limit);
+                            selected.limit = limit;
+                        }
                         let Some((limit, op)) = requested_op(descriptor, selected, spec.cost)
                         else {
                             continue;
                         };
+                        let prefix = selected.prefix;
                         let key = self.counter_key(&mut identity, prefix, template, entries);
                         let name = spec.name.as_deref().unwrap_or("");
                         let may_block = !is_bill(&selected, descriptor);
                         let check = Check { key, limit, op, role, holder: None, may_block };
                         checks.push(check, name, self.checks_max);
                         self.set_holder(checks, descriptor);
-                    }
-                }
-                DescriptorMatch::Overridden(rule) => {
-                    if let ([spec], [template], Some(limit)) =
-                        (&*rule.limits, &*rule.key_templates, overrides.next())
-                    {
-                        let (prefix, entries) = (&template.prefix, descriptor.entries);
-                        let key = self.counter_key(&mut identity, prefix, template, entries);
-                        // `match_descriptor` compiled the limit with the charge of this descriptor.
-                        let bill_limit = spec.bill_limit.as_ref().map(|_| limit);
-                        let selected = SelectedLimit { limit, bill_limit, prefix };
-                        let may_block = !is_bill(&selected, descriptor);
-                        if let Some((limit, op)) = requested_op(descriptor, selected, spec.cost) {
-                            let role = role_of_rule(rule, quotas);
-                            let check = Check { key, limit, op, role, holder: None, may_block };
-                            let name = spec.name.as_deref().unwrap_or("");
-                            checks.push(check, name, self.checks_max);
-                            self.set_holder(checks, descriptor);
-                        }
                     }
                 }
                 DescriptorMatch::Override(_) => {
