@@ -84,7 +84,7 @@ impl Diagnostic {
         let margin = " ".repeat(number.len());
         let mut report = format!("{severity}: {what}\n{margin}--> {file}:{line}:{column}\n");
         if let Some(excerpt) = &self.excerpt {
-            let (text, underline) = (excerpt.text(), excerpt.underline());
+            let Excerpt { text, underline } = excerpt;
             let marked = format!("{margin} | {underline} {help}");
             let lines = format!("{margin} |\n{number} | {text}\n{}\n", marked.trim_end());
             report.push_str(&lines);
