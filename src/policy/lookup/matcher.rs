@@ -259,7 +259,8 @@ impl Policy {
                         let entries = descriptor.entries;
                         let key = self.override_key(&mut identity, domain, limit, entries);
                         // `match_descriptor` compiled the limit with the charge of this descriptor.
-                        let selected = SelectedLimit { limit, bill_limit: None, prefix: &[] };
+                        let (bill_limit, prefix, class) = (None, &[][..], None);
+                        let selected = SelectedLimit { limit, bill_limit, prefix, class };
                         if let Some((limit, op)) = requested_op(descriptor, selected, 1) {
                             let rule = self.find_rule(domain.root, entries);
                             let is_shadow = rule.is_some_and(Rule::is_shadowed_by_operator);

@@ -22,7 +22,7 @@ use super::override_index::{OverrideIndex, RuleOverrides};
 use super::patterns::Patterns;
 use crate::domain::{Accounting, Charge, Entry, Limit, RuleId};
 use crate::policy::compiled_policy::{
-    HttpMapping, LimitSpec, RejectionBody, SourceLocation, ValueSpec,
+    ClassSpec, HttpMapping, LimitSpec, RejectionBody, SourceLocation, ValueSpec,
 };
 
 /// Policy compiled for lookup. A policy is immutable; each reload builds a new one.
@@ -110,14 +110,14 @@ impl KeyTemplate {
         spec: &'a LimitSpec,
         entries: &[Entry<'_>],
     ) -> Option<SelectedLimit<'a>> {
-        let (limit, bill_limit, prefix) = match spec.tiers {
-            None => (&spec.limit, &spec.bill_limit, &self.prefix),
+        let (limit, bill_limit, prefix, class) = match spec.tiers {
+            None => (&spec.limit, &spec.bill_limit, &self.prefix, None),
             Some(_) => {
                 let (at, class) = spec.select_class(entries.last()?.value)?;
-                (&class.limit, &class.bill_limit, &self.class_prefixes[at])
+                (&class.limit, &class.bill_limit, &self.class_prefixes[at], Some(class))
             }
         };
-        Some(SelectedLimit { limit, bill_limit: bill_limit.as_ref(), prefix })
+        Some(SelectedLimit { limit, bill_limit: bill_limit.as_ref(), prefix, class })
     }
 }
 
@@ -130,6 +130,8 @@ pub(crate) struct SelectedLimit<'a> {
     pub bill_limit: Option<&'a Arc<Limit>>,
     /// Identity prefix of the limit's counters.
     pub prefix: &'a [u8],
+    /// Consumer class whose limit this is; `None` without `tiers`.
+    pub class: Option<&'a ClassSpec>,
 }
 
 /// Descriptor entry that a counter key contains.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::listing;
 use crate::domain::{CounterKey, Entry, Limit, RuleId, escaped_bytes};
 use crate::policy::lookup::counter_key::{Identity, key_text};
-use crate::policy::lookup::tree::{Domain, MatchKind, NodeId, Policy, Rule, SelectedLimit};
+use crate::policy::lookup::tree::{Domain, MatchKind, NodeId, Policy, Rule};
 
 /// Maximum number of known keys listed for an entry whose key is unknown.
 const LISTED_KEYS_MAX: usize = 8;
@@ -192,29 +192,21 @@ impl Policy {
 
     fn explain_rule(&self, domain: &Domain, rule: &Rule, entries: &[Entry<'_>]) -> RuleExplanation {
         let mut identity = Identity::default();
-        let limits: Vec<LimitExplanation> = (rule.limits.iter().zip(rule.key_templates.iter()))
-            .filter_map(|(spec, template)| {
+        let limits = rule.limits.iter().zip(rule.key_templates.iter()).enumerate();
+        let limits: Vec<LimitExplanation> = limits
+            .filter_map(|(at, (spec, template))| {
                 // A value without a consumer class is not limited, so there is no limit to show.
-                let SelectedLimit { limit, prefix, .. } = template.select_limit(spec, entries)?;
-                let counter = self.counter_key(&mut identity, prefix, template, entries);
-                let class = spec.tiers.as_ref().and_then(|_| {
-                    let (_, class) = spec.select_class(entries.last()?.value)?;
-                    Some(class.name.to_string())
-                });
-                let counter_of = template.entries.iter().filter_map(|part| {
-                    let entry = entries.get(part.position)?;
-                    let value = part
-                        .shared_pattern
-                        .as_deref()
-                        .map_or_else(|| escaped_bytes(entry.value), str::to_owned);
-                    Some(format!("{}={value}", escaped_bytes(entry.key)))
-                });
+                let selected = template.select_limit(spec, entries)?;
+                let counted = rule.counter_entries(at, entries);
+                let member = |Entry { key, value }: &Entry<'_>| {
+                    format!("{}={}", escaped_bytes(key), escaped_bytes(value))
+                };
                 Some(LimitExplanation {
-                    class,
-                    limit: Arc::clone(limit),
+                    class: selected.class.map(|class| class.name.to_string()),
+                    limit: Arc::clone(selected.limit),
                     listing: listing::format_limit(rule, spec, true),
-                    counter,
-                    counter_of: counter_of.collect(),
+                    counter: self.counter_key(&mut identity, selected.prefix, template, entries),
+                    counter_of: counted.iter().map(member).collect(),
                 })
             })
             .collect();
