@@ -21,10 +21,8 @@ impl Settings {
     /// Returns one error for each conflict between settings.
     pub(super) fn find_conflicts(&self) -> Vec<SettingError> {
         let mut errors = Vec::new();
-        let mut conflict = |is_broken: bool, names: &'static str, advice: &str| {
-            if is_broken {
-                errors.push(SettingError::Conflict { names, advice: advice.to_owned() });
-            }
+        let mut conflict = |is_broken: bool, names: &str, advice: &str| {
+            errors.extend(is_broken.then(|| SettingError::conflict(names, advice)));
         };
         let has_cacert = self.grpc_client_tls_cacert.is_some();
         let has_domains = !self.grpc_client_domains.is_empty();
@@ -85,9 +83,8 @@ impl Settings {
         }
         // envoyproxy/ratelimit ignores such settings. In its place, they cause notices.
         if !self.drop_in {
-            errors.extend(self.unused_tls_settings().into_iter().map(|(names, advice)| {
-                SettingError::Conflict { names, advice: advice.to_owned() }
-            }));
+            let unused = self.unused_tls_settings().into_iter();
+            errors.extend(unused.map(|(names, advice)| SettingError::conflict(names, advice)));
         }
         errors.extend(self.otlp().err());
         errors
@@ -163,9 +160,9 @@ mod tests {
 
     /// Reads the settings from `flags`. Returns the flags that each conflict names, or an empty
     /// list if there are no conflicts.
-    fn conflicts(flags: &[(&str, &str)]) -> Vec<&'static str> {
+    fn conflicts(flags: &[(&str, &str)]) -> Vec<String> {
         let names = |error: SettingError| match error {
-            SettingError::Conflict { names, .. } => names,
+            SettingError::Conflict(text) => text.split(": ").next().unwrap().to_owned(),
             other => panic!("{other}"),
         };
         match Settings::read(&Sources::from_flags(flags)) {

@@ -104,10 +104,8 @@ impl Settings {
         if !has_receiver || self.otel_sdk_disabled {
             return Ok(None);
         }
-        let malformed = |names| SettingError::Conflict {
-            names,
-            advice: "write name=value,name=value; percent-encode commas (%2C)".to_owned(),
-        };
+        let advice = "write name=value,name=value; percent-encode commas (%2C)";
+        let malformed = |name| SettingError::conflict(name, advice);
         self.otlp_header_pairs().ok_or_else(|| malformed("OTEL_EXPORTER_OTLP_HEADERS"))?;
         let mut attributes = parse_pairs(&self.resource_attributes)
             .ok_or_else(|| malformed("OTEL_RESOURCE_ATTRIBUTES"))?;

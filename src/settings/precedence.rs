@@ -140,10 +140,10 @@ pub(super) fn parse<T>(
     match parser(value.text.trim()) {
         Ok(parsed) => Some(parsed),
         Err(expected) => {
-            let hyphens = if value.row.has_flag() { "--" } else { "" };
-            let name = format!("{hyphens}{}", value.row.name);
-            let (origin, masked) = (value.origin.clone(), value.masked());
-            errors.push(SettingError::InvalidValue { name, origin, masked, expected });
+            let SettingValue { row, origin, .. } = value;
+            let (hyphens, name) = (if row.has_flag() { "--" } else { "" }, row.name);
+            let text = format!("{hyphens}{name} (from {origin}): {:?}: {expected}", value.masked());
+            errors.push(SettingError::InvalidValue(text));
             None
         }
     }
@@ -156,10 +156,13 @@ pub(super) fn find_unknown_names(
 ) -> Vec<SettingError> {
     let is_unknown =
         |name: &&String| !table.iter().any(|row| row.name == name.as_str() && row.has_flag());
-    let error = |name: &String| SettingError::UnknownName {
-        name: name.clone(),
-        origin: Origin::File(sources.file_position(name)),
-        similar: find_similar_name(table, name),
+    let error = |name: &String| {
+        let help = match find_similar_name(table, name) {
+            Some(similar) => format!("did you mean {similar:?}?"),
+            None => "`tidegate serve --help` lists all".to_owned(),
+        };
+        let origin = Origin::File(sources.file_position(name));
+        SettingError::UnknownName(format!("{origin}: unknown setting {name:?}; {help}"))
     };
     sources.file.keys().filter(is_unknown).map(error).collect()
 }

@@ -90,10 +90,7 @@ impl Settings {
     ///
     /// Returns an error if an address is malformed or if settings contradict each other.
     pub fn redis(&self) -> Result<RedisSettings, SettingError> {
-        let error = |advice: &str| SettingError::Conflict {
-            names: "--redis-url, --redis-type",
-            advice: advice.to_owned(),
-        };
+        let error = |advice: &str| SettingError::conflict("--redis-url, --redis-type", advice);
         let shown = hide_secrets(self.redis_url.reveal());
         let items = self.redis_url.reveal().split(',').map(str::trim);
         let items: Vec<&str> = items.filter(|item| !item.is_empty()).collect();
@@ -198,7 +195,7 @@ fn parse_list(items: &[&str], shown: &str) -> Result<Vec<ServerUrl>, SettingErro
             ),
             false => format!("{shown:?}: {reason}"),
         };
-        SettingError::Conflict { names: "--redis-url", advice }
+        SettingError::conflict("--redis-url", &advice)
     })
 }
 

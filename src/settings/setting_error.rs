@@ -34,51 +34,30 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Error in a setting. The process exits with code 64; retrying does not help.
+/// Error in a setting, as text. The process exits with code 64; retrying does not help.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SettingError {
     /// Malformed or out-of-range value.
-    InvalidValue {
-        /// Name of the flag, with its hyphens, or of the environment variable.
-        name: String,
-        /// Source of the value.
-        origin: Origin,
-        /// Rejected value, with secrets masked.
-        masked: String,
-        /// Description of the valid values.
-        expected: String,
-    },
+    InvalidValue(String),
     /// Unknown name in the settings file.
-    UnknownName {
-        /// Name that matches no setting.
-        name: String,
-        /// Position of the name in the settings file.
-        origin: Origin,
-        /// Name of a similar setting to suggest; `None` if there is none.
-        similar: Option<&'static str>,
-    },
+    UnknownName(String),
     /// Settings that contradict each other.
-    Conflict {
-        /// Names of the flags involved.
-        names: &'static str,
-        /// Reason for the conflict, and how to resolve it.
-        advice: String,
-    },
+    Conflict(String),
+}
+
+impl SettingError {
+    /// Returns the error for the flags `names`, which contradict each other.
+    pub(super) fn conflict(names: &str, advice: &str) -> SettingError {
+        SettingError::Conflict(format!("{names}: {advice}"))
+    }
 }
 
 impl fmt::Display for SettingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SettingError::InvalidValue { name, origin, masked, expected } => {
-                write!(f, "{name} (from {origin}): {masked:?}: {expected}")
-            }
-            SettingError::UnknownName { name, origin, similar: Some(similar) } => {
-                write!(f, "{origin}: unknown setting {name:?}; did you mean {similar:?}?")
-            }
-            SettingError::UnknownName { name, origin, similar: None } => {
-                write!(f, "{origin}: unknown setting {name:?}; `tidegate serve --help` lists all")
-            }
-            SettingError::Conflict { names, advice } => write!(f, "{names}: {advice}"),
+            SettingError::InvalidValue(text)
+            | SettingError::UnknownName(text)
+            | SettingError::Conflict(text) => f.write_str(text),
         }
     }
 }
