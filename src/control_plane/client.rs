@@ -103,13 +103,6 @@ pub trait PolicyReceiver {
     fn receive(&mut self, last_good: &LastGood, effect: ResponseEffect);
 }
 
-enum StreamEnd {
-    /// The control plane could not be reached, or the stream was lost.
-    Failed(String),
-    /// Certificates or policy defaults have changed, so the client must reconnect immediately.
-    ConfigChanged,
-}
-
 /// State of a running client that persists across streams.
 struct Session<R> {
     client: Client,
@@ -150,14 +143,11 @@ impl Client {
         };
         session.last_good.set_defaults(session.defaults.clone());
         loop {
-            let end = session.run_stream().await;
+            let ended = session.run_stream().await;
             let connected = session.client.status.connected.swap(false, Ordering::Relaxed);
-            match end {
-                StreamEnd::ConfigChanged => {}
-                StreamEnd::Failed(error) => {
-                    session.report_failure(error);
-                    sleep(session.backoff.next_wait(connected, random_fraction())).await;
-                }
+            if let Err(error) = ended {
+                session.report_failure(error);
+                sleep(session.backoff.next_wait(connected, random_fraction())).await;
             }
         }
     }
@@ -201,16 +191,17 @@ impl Client {
 }
 
 impl<R: PolicyReceiver> Session<R> {
-    /// Opens a stream. Applies each response and replies with an ACK or a NACK until the stream
-    /// ends.
-    async fn run_stream(&mut self) -> StreamEnd {
+    /// Opens a stream. Applies each response and replies with an ACK or a NACK until certificates or
+    /// policy defaults have changed, so that the client must reconnect immediately.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason why the control plane could not be reached, or the stream was lost.
+    async fn run_stream(&mut self) -> Result<(), String> {
         // If the files cannot be read at the moment, the former certificates may still do.
         self.certificates = self.client.read_certificates().or(self.certificates.take());
-        let connected = self.client.connection.connect(self.certificates.as_ref()).await;
-        let (channel, socket_error) = match connected {
-            Ok(connected) => connected,
-            Err(error) => return StreamEnd::Failed(error),
-        };
+        let connecting = self.client.connection.connect(self.certificates.as_ref());
+        let (channel, socket_error) = connecting.await?;
         let (requests, queue) = mpsc::channel(REQUEST_QUEUE_CAPACITY);
         let _ = requests.send(self.client.first_request()).await;
         let outgoing = stream::unfold(queue, |mut queue: mpsc::Receiver<_>| async move {
@@ -247,9 +238,9 @@ impl<R: PolicyReceiver> Session<R> {
                     Some(Err(status)) => {
                         // An alert of TLS says more than the stream that it ended.
                         let error = socket_error.take().unwrap_or_else(|| format_status(&status));
-                        return StreamEnd::Failed(error);
+                        return Err(error);
                     }
-                    None => return StreamEnd::Failed("the control plane ended the stream".to_owned()),
+                    None => return Err("the control plane ended the stream".to_owned()),
                 },
                 () = sleep_until(next_apply), if has_waiting => {
                     let Some(response) = waiting.take() else { continue };
@@ -261,14 +252,14 @@ impl<R: PolicyReceiver> Session<R> {
                     let Some(answer) = answer.take() else { continue };
                     self.count_ack_or_nack(&answer);
                     if requests.send(into_request(answer)).await.is_err() {
-                        return StreamEnd::Failed("the stream is closed".to_owned());
+                        return Err("the stream is closed".to_owned());
                     }
                 }
                 _ = ticks.tick() => {
                     self.receiver.free_unused();
                     self.report_connected();
                     if self.check_for_changes() {
-                        return StreamEnd::ConfigChanged;
+                        return Ok(());
                     }
                 }
             }
