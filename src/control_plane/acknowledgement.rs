@@ -6,7 +6,11 @@
 
 use std::time::{Duration, Instant};
 
+use tonic::Code;
+
 use super::last_good::Rejection;
+use super::messages::{DiscoveryRequest, Status};
+use super::resource::TYPE_URL;
 
 /// Minimum time between two NACKs. Also the wait before the second NACK for the same version. The
 /// wait doubles with each further NACK for this version.
@@ -20,7 +24,7 @@ const NACK_REJECTIONS_MAX: usize = 10;
 
 /// State of the exchange of ACKs and NACKs with a control plane. Persists across connections.
 #[derive(Debug, Default)]
-pub struct Exchange {
+pub(crate) struct Exchange {
     /// Most recently acknowledged version; empty before the first ACK.
     acknowledged: String,
     /// Most recently rejected version, and the wait before the next NACK for this version. `None`
@@ -32,49 +36,49 @@ pub struct Exchange {
 }
 
 /// ACK or NACK to send in reply to a response from the control plane.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AckOrNack {
-    /// Most recently acknowledged version. For an ACK, this is the version of the response.
-    pub version: String,
-    /// Nonce of the response that is acknowledged or rejected.
-    pub nonce: String,
-    /// Reasons for a NACK; `None` for an ACK.
-    pub rejection: Option<String>,
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct AckOrNack {
+    /// Request with the most recently acknowledged version and the nonce of the response. The request
+    /// of a NACK also has the reasons.
+    pub(crate) request: DiscoveryRequest,
     /// Earliest time at which to send the ACK or NACK.
-    pub due: Instant,
+    pub(crate) due: Instant,
 }
 
 impl Exchange {
     /// Returns the ACK or NACK for a response that was received and applied at `now`. The caller
     /// must discard the ACK or NACK if a newer response arrives before it is sent, because the
     /// control plane ignores older nonces.
-    pub fn ack_or_nack(
+    pub(crate) fn ack_or_nack(
         &mut self,
         version: &str,
         nonce: &str,
         rejections: &[Rejection],
         now: Instant,
     ) -> AckOrNack {
-        if rejections.is_empty() {
+        let (error_detail, due) = if rejections.is_empty() {
             version.clone_into(&mut self.acknowledged);
             self.rejected = None;
-            let (version, nonce) = (version.to_owned(), nonce.to_owned());
-            return AckOrNack { version, nonce, rejection: None, due: now };
-        }
-        let (wait, next) = match &self.rejected {
-            Some((same, wait)) if same == version => (*wait, (*wait * 2).min(NACK_WAIT_MAX)),
-            Some(_) | None => (NACK_WAIT_MIN, NACK_WAIT_MIN),
+            (None, now)
+        } else {
+            let (wait, next) = match &self.rejected {
+                Some((same, wait)) if same == version => (*wait, (*wait * 2).min(NACK_WAIT_MAX)),
+                Some(_) | None => (NACK_WAIT_MIN, NACK_WAIT_MIN),
+            };
+            let due = self.last_nack.map_or(now, |last| now.max(last + wait));
+            self.rejected = Some((version.to_owned(), next));
+            self.last_nack = Some(due);
+            let (code, message) = (Code::InvalidArgument as i32, format_rejections(rejections));
+            (Some(Status { code, message }), due)
         };
-        let due = self.last_nack.map_or(now, |last| now.max(last + wait));
-        self.rejected = Some((version.to_owned(), next));
-        self.last_nack = Some(due);
-        let (version, nonce) = (self.acknowledged.clone(), nonce.to_owned());
-        AckOrNack { version, nonce, rejection: Some(format_rejections(rejections)), due }
-    }
-
-    /// Returns the most recently acknowledged version; empty before the first ACK.
-    pub fn acknowledged_version(&self) -> &str {
-        &self.acknowledged
+        let request = DiscoveryRequest {
+            version_info: self.acknowledged.clone(),
+            response_nonce: nonce.to_owned(),
+            type_url: TYPE_URL.to_owned(),
+            error_detail,
+            ..DiscoveryRequest::default()
+        };
+        AckOrNack { request, due }
     }
 }
 
@@ -105,17 +109,24 @@ mod tests {
         (0..count).map(one).collect()
     }
 
+    /// Returns the version, the nonce, and the reasons of an ACK or NACK.
+    fn texts(AckOrNack { request, .. }: &AckOrNack) -> (&str, &str, Option<&str>) {
+        assert_eq!((&*request.type_url, &request.node), (TYPE_URL, &None));
+        let rejection = request.error_detail.as_ref().map(|status| {
+            assert_eq!(status.code, Code::InvalidArgument as i32);
+            &*status.message
+        });
+        (&request.version_info, &request.response_nonce, rejection)
+    }
+
     #[test]
     fn an_accepted_response_is_acknowledged_at_once_with_its_version_and_nonce() {
         let now = Clock::System.monotonic_now();
         let mut exchange = Exchange::default();
         let answer = exchange.ack_or_nack("1", "a", &[], now);
-        let due = now;
-        let (version, nonce) = ("1".to_owned(), "a".to_owned());
-        assert_eq!(answer, AckOrNack { version, nonce, rejection: None, due });
-        assert_eq!(exchange.acknowledged_version(), "1");
+        assert_eq!((texts(&answer), answer.due), (("1", "a", None), now));
         let empty = exchange.ack_or_nack("", "b", &[], now);
-        assert_eq!((empty.version.as_str(), empty.rejection), ("", None), "all removed");
+        assert_eq!(texts(&empty), ("", "b", None), "all removed");
     }
 
     #[test]
@@ -124,8 +135,7 @@ mod tests {
         let mut exchange = Exchange::default();
         exchange.ack_or_nack("1", "a", &[], now);
         let answer = exchange.ack_or_nack("2", "b", &rejections(1), now);
-        assert_eq!((answer.version.as_str(), answer.nonce.as_str()), ("1", "b"));
-        assert_eq!(answer.rejection.as_deref(), Some("r0: descriptors[0].key: empty"));
+        assert_eq!(texts(&answer), ("1", "b", Some("r0: descriptors[0].key: empty")));
         assert_eq!(answer.due, now, "the first one is not delayed");
     }
 
@@ -162,7 +172,7 @@ mod tests {
     fn a_nack_lists_at_most_ten_rejections() {
         let mut exchange = Exchange::default();
         let answer = exchange.ack_or_nack("1", "a", &rejections(13), Clock::System.monotonic_now());
-        let text = answer.rejection.unwrap();
+        let text = texts(&answer).2.unwrap();
         assert_eq!(text.lines().count(), 11);
         assert!(text.ends_with("and 3 more"), "{text}");
     }

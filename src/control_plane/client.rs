@@ -18,7 +18,7 @@ use prost_types::{Struct, Value};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tonic::metadata::{MetadataKey, MetadataValue};
-use tonic::{Code, Request, Response};
+use tonic::{Request, Response};
 
 use super::acknowledgement::{AckOrNack, Exchange};
 use super::backoff::{Backoff, BackoffConfig};
@@ -26,7 +26,7 @@ use super::client_status::ControlPlaneStatus;
 use super::connection::ConnectionConfig;
 use super::discovery_response::DiscoveryResponse;
 use super::last_good::{LastGood, Rejection, escape_and_truncate};
-use super::messages::{AggregatedDiscoveryServiceClient, DiscoveryRequest, Node, Status};
+use super::messages::{AggregatedDiscoveryServiceClient, DiscoveryRequest, Node};
 use super::resource::TYPE_URL;
 use crate::clock::Clock;
 use crate::domain::{LogLimiter, with_causes};
@@ -250,8 +250,11 @@ impl<R: PolicyReceiver> Session<R> {
                 }
                 () = is_due => {
                     let Some(answer) = answer.take() else { continue };
-                    self.count_ack_or_nack(&answer);
-                    if requests.send(into_request(answer)).await.is_err() {
+                    let status = &self.client.status;
+                    let is_ack = answer.request.error_detail.is_none();
+                    let counter = if is_ack { &status.acks } else { &status.nacks };
+                    ControlPlaneStatus::add_to_counter(counter, 1);
+                    if requests.send(answer.request).await.is_err() {
                         return Err("the stream is closed".to_owned());
                     }
                 }
@@ -317,7 +320,7 @@ impl<R: PolicyReceiver> Session<R> {
         let now = Clock::System.monotonic_now();
         let answer = self.exchange.ack_or_nack(&version, &nonce, &update.rejections, now);
         status.update(|state| {
-            state.version = escape_and_truncate(self.exchange.acknowledged_version());
+            state.version = escape_and_truncate(&answer.request.version_info);
             state.received_version = shown_version;
             state.domains = domains;
             state.rejections = update.rejections;
@@ -386,14 +389,6 @@ impl<R: PolicyReceiver> Session<R> {
         }
     }
 
-    fn count_ack_or_nack(&self, answer: &AckOrNack) {
-        let status = &self.client.status;
-        match &answer.rejection {
-            None => ControlPlaneStatus::add_to_counter(&status.acks, 1),
-            Some(_) => ControlPlaneStatus::add_to_counter(&status.nacks, 1),
-        }
-    }
-
     /// Logs the rejected resources. After [`LOGGED_REJECTIONS_MAX`] lines, one more line reports how
     /// many were omitted.
     fn log_rejections(&mut self, rejections: &[Rejection]) {
@@ -426,19 +421,6 @@ impl<R: PolicyReceiver> Session<R> {
 
 fn now() -> Instant {
     Instant::from_std(Clock::System.monotonic_now())
-}
-
-fn into_request(answer: AckOrNack) -> DiscoveryRequest {
-    let AckOrNack { version, nonce, rejection, due: _ } = answer;
-    let error_detail =
-        rejection.map(|message| Status { code: Code::InvalidArgument as i32, message });
-    DiscoveryRequest {
-        version_info: version,
-        response_nonce: nonce,
-        type_url: TYPE_URL.to_owned(),
-        error_detail,
-        ..DiscoveryRequest::default()
-    }
 }
 
 /// Returns the error message of a failed stream, with its causes.

@@ -24,7 +24,6 @@ mod last_good;
 mod messages;
 mod resource;
 
-pub use acknowledgement::{AckOrNack, Exchange};
 pub use backoff::BackoffConfig;
 pub use client::{Client, PolicyReceiver, ReadDefaults, ResponseEffect};
 pub use client_status::{ControlPlaneState, ControlPlaneStatus};
