@@ -172,9 +172,7 @@ fn read_rule<'d>(
     let shadow_mode = reader.read_boolean(fields, &keywords::SHADOW_MODE);
     let quota_mode = reader.read_boolean(fields, &keywords::QUOTA_MODE);
     let detailed_metric = reader.read_boolean(fields, &keywords::DETAILED_METRIC);
-    let metadata = reader.read_value(fields, &keywords::METADATA, |reader, value| {
-        metadata::read(reader, value).map(Some)
-    });
+    let metadata = reader.read_value(fields, &keywords::METADATA, metadata::read);
     let body = reader.read_map(fields, &keywords::RULE_BODY, response_body::read);
     let has_limit = fields.is_set(&keywords::RATE_LIMIT) || fields.is_set(&keywords::RATE_LIMITS);
     let has_unused_body = fields.is_set(&keywords::RULE_BODY) && !has_limit;

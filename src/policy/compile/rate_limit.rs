@@ -184,14 +184,12 @@ fn read_raw_limit<'d>(
     let is_concurrency = algorithm == Ok(AlgorithmName::Concurrency);
     let unit = match reader.read_word(fields, &keywords::UNIT) {
         Ok(Some(_)) if is_concurrency => Err(report_unused_by_concurrency(reader, &keywords::UNIT)),
-        Ok(Some(unit)) => Ok(Some(unit)),
-        Ok(None) if is_concurrency => Ok(None),
-        Ok(None) => {
+        Ok(None) if !is_concurrency => {
             let message = "a limit needs `unit`, one of: second, minute, hour, day, week, month, \
                            year; or `unlimited: true`";
             Err(reader.report(Target::Key, DiagnosticKind::Missing, message))
         }
-        Err(reported) => Err(reported),
+        unit => unit,
     };
     let multiplier = match reader.read_number(fields, &keywords::UNIT_MULTIPLIER) {
         Ok(Some(_)) if is_concurrency => {

@@ -15,7 +15,7 @@ use super::limit_parameters::RawLimit;
 use crate::domain::{Algorithm, Bucket, Hits, Limit};
 use crate::policy::compiled_policy::{CLASSES_MAX, ClassSpec, TierMethod, TiersSpec};
 use crate::policy::diagnostic::{DiagnosticKind, Target, quoted};
-use crate::policy::syntax::keywords::{self, Key};
+use crate::policy::syntax::keywords::{self, Key, Level};
 use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
 use crate::policy::words::AlgorithmName;
 
@@ -117,11 +117,12 @@ fn read_classes<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
 ) -> Result<Vec<RawClass>, ErrorReported> {
-    let classes = reader.for_each_named(fields, &keywords::CLASSES, |reader, name, fields| {
-        let floor = reader.read_percent(fields, &keywords::FLOOR);
-        let share = reader.read_percent(fields, &keywords::SHARE);
-        let burst = reader.read_number(fields, &keywords::CLASS_BURST);
-        let requests = reader.read_number(fields, &keywords::CLASS_REQUESTS);
+    let classes = reader.for_each_entry(fields, &keywords::CLASSES, |reader, name, value| {
+        let fields = reader.check_map(Level::Class, value)?;
+        let floor = reader.read_percent(&fields, &keywords::FLOOR);
+        let share = reader.read_percent(&fields, &keywords::SHARE);
+        let burst = reader.read_number(&fields, &keywords::CLASS_BURST);
+        let requests = reader.read_number(&fields, &keywords::CLASS_REQUESTS);
         if name == NO_CLASS {
             let message = "a class cannot have the name `none`, which means no class; rename it";
             return Err(reader.report(Target::Key, DiagnosticKind::Conflict, message));

@@ -188,22 +188,7 @@ impl<'d> Reader<'d> {
         let ValueType::Map(level) = key.value_type else { return Ok(None) };
         self.read_value(fields, key, |reader, value| {
             let fields = reader.check_map(level, value)?;
-            read(reader, &fields).map(Some)
-        })
-    }
-
-    /// Reads a map of maps by calling `read` with the name and the fields of each inner map. Fails
-    /// after the last one if any failed. Returns `None` if the key is absent.
-    pub(crate) fn for_each_named<T>(
-        &mut self,
-        fields: &Fields<'d>,
-        key: &Key,
-        mut read: impl FnMut(&mut Self, &'d str, &Fields<'d>) -> Result<T, ErrorReported>,
-    ) -> ReadResult<Vec<T>> {
-        let ValueType::MapOf(level) = key.value_type else { return Ok(None) };
-        self.for_each_entry(fields, key, |reader, name, value| {
-            let fields = reader.check_map(level, value)?;
-            read(reader, name, &fields)
+            read(reader, &fields)
         })
     }
 
@@ -222,14 +207,13 @@ impl<'d> Reader<'d> {
                 return Err(reader.report(Target::Value, DiagnosticKind::WrongType, message));
             };
             let entries = map.entries().map(|(name, value)| (name.as_step(), (name, value)));
-            let items = reader.read_items(entries, |reader, (name, value)| {
+            reader.read_items(entries, |reader, (name, value)| {
                 if name.core_scalar() != Scalar::Text || name.text().is_empty() {
                     let message = format!("a name in `{}` must be text; quote it", key.name);
                     return Err(reader.report(Target::Key, DiagnosticKind::WrongType, message));
                 }
                 read(reader, name.text(), value)
-            });
-            items.map(Some)
+            })
         })
     }
 
@@ -245,11 +229,10 @@ impl<'d> Reader<'d> {
         self.read_value(fields, key, |reader, value| {
             let entries = reader.check_list(key, value)?.nodes().enumerate();
             let entries = entries.map(|(at, entry)| (PathStep::Index(at), (at, entry)));
-            let items = reader.read_items(entries, |reader, (at, entry)| {
+            reader.read_items(entries, |reader, (at, entry)| {
                 let fields = reader.check_map(level, entry)?;
                 read(reader, at, &fields)
-            });
-            items.map(Some)
+            })
         })
     }
 
@@ -275,7 +258,7 @@ impl<'d> Reader<'d> {
 
     /// Reads the text under `key`. Returns `None` if the key is absent.
     pub(crate) fn read_string(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<String> {
-        self.read_value(fields, key, |reader, value| reader.convert_to_string(key, value).map(Some))
+        self.read_value(fields, key, |reader, value| reader.convert_to_string(key, value))
     }
 
     /// Reads a list of names. Reports empty names. Returns `None` if the key is absent.
@@ -283,7 +266,7 @@ impl<'d> Reader<'d> {
         self.read_value(fields, key, |reader, value| {
             let entries = reader.check_list(key, value)?.nodes().enumerate();
             let entries = entries.map(|(at, entry)| (PathStep::Index(at), entry));
-            let names = reader.read_items(entries, |reader, entry| {
+            reader.read_items(entries, |reader, entry| {
                 reader.check_template(format_args!("an entry of `{}`", key.name), entry)?;
                 let name = reader.convert_to_string(key, entry)?;
                 if name.is_empty() {
@@ -291,8 +274,7 @@ impl<'d> Reader<'d> {
                     return Err(reader.report(Target::Value, DiagnosticKind::Missing, message));
                 }
                 Ok(name)
-            });
-            names.map(Some)
+            })
         })
     }
 
@@ -310,22 +292,19 @@ impl<'d> Reader<'d> {
         &mut self,
         fields: &Fields<'d>,
         key: &Key,
-        read: impl FnOnce(&mut Self, Node<'d>) -> ReadResult<T>,
+        read: impl FnOnce(&mut Self, Node<'d>) -> Result<T, ErrorReported>,
     ) -> ReadResult<T> {
-        match fields.entry(key) {
-            Some((written, value)) if !value.is_null() => {
-                let is_exact = written.text() == key.name;
-                let step = if is_exact { key.into() } else { written.as_step() };
-                self.descend(step, |reader| {
-                    // A `value` gets only a warning, and the text of a body may have any braces.
-                    if ![keywords::VALUE, keywords::BODY_TEXT].contains(key) {
-                        reader.check_template(format_args!("`{}`", key.name), value)?;
-                    }
-                    read(reader, value)
-                })
+        let entry = fields.entry(key).filter(|(_, value)| !value.is_null());
+        let Some((written, value)) = entry else { return Ok(None) };
+        let is_exact = written.text() == key.name;
+        let step = if is_exact { key.into() } else { written.as_step() };
+        self.descend(step, |reader| {
+            // A `value` gets only a warning, and the text of a body may have any braces.
+            if ![keywords::VALUE, keywords::BODY_TEXT].contains(key) {
+                reader.check_template(format_args!("`{}`", key.name), value)?;
             }
-            Some(_) | None => Ok(None),
-        }
+            read(reader, value).map(Some)
+        })
     }
 
     /// Reports a value that is a template which nothing has filled in, such as `${LIMIT}`.
@@ -354,7 +333,11 @@ impl<'d> Reader<'d> {
 
     /// Returns the fields of a map, and reports its unknown and misplaced keys. Fails if the value
     /// is not a map.
-    fn check_map(&mut self, level: Level, value: Node<'d>) -> Result<Fields<'d>, ErrorReported> {
+    pub(crate) fn check_map(
+        &mut self,
+        level: Level,
+        value: Node<'d>,
+    ) -> Result<Fields<'d>, ErrorReported> {
         let Value::Map(map) = value.value() else {
             let (title, found, hint) = (level.title(), type_name(value), map_hint(level, value));
             let message = format!("{title} must be a map of keys, not {found}{hint}");

@@ -17,7 +17,7 @@ impl<'d> Reader<'d> {
         key: &Key,
     ) -> Result<bool, ErrorReported> {
         let boolean = self.read_value(fields, key, |reader, value| match value.scalar() {
-            Scalar::Bool(value) => Ok(Some(value)),
+            Scalar::Bool(value) => Ok(value),
             _ => {
                 let hint = match scalar::read(value.text()) {
                     Scalar::Bool(_) => "; remove the quotes",
@@ -52,7 +52,7 @@ impl<'d> Reader<'d> {
                 }
             };
             match u64::try_from(number) {
-                Ok(number) if (min..=max).contains(&number) => Ok(Some(number)),
+                Ok(number) if (min..=max).contains(&number) => Ok(number),
                 _ => {
                     let is_too_small = number < i128::from(min);
                     let bound = match is_too_small {
@@ -78,7 +78,7 @@ impl<'d> Reader<'d> {
         self.read_value(fields, key, |reader, value| {
             let text = reader.convert_to_string(key, value)?;
             if let Some(value) = T::from_name(&text, any_case) {
-                return Ok(Some(value));
+                return Ok(value);
             }
             let near = nearest_word(&text, T::WORDS.iter().copied());
             let hint = near.map_or(String::new(), |word| format!("; did you mean `{word}`?"));
@@ -94,7 +94,7 @@ impl<'d> Reader<'d> {
             let digits = value.text().strip_suffix('%').unwrap_or_default();
             let is_whole = digits.bytes().all(|byte| byte.is_ascii_digit());
             match digits.parse::<u32>() {
-                Ok(number) if is_whole && number <= 100 => Ok(Some(number)),
+                Ok(number) if is_whole && number <= 100 => Ok(number),
                 Ok(_) | Err(_) => {
                     let message = format!(
                         "`{}` must be a whole percentage up to 100, such as `24%`, not {}",
