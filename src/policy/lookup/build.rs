@@ -87,17 +87,12 @@ impl TreeBuilder {
             http: spec.http.clone(),
             root,
         });
-        self.add_children(spec, root, spec.nodes.iter());
+        self.add_children(spec, root, &spec.nodes);
     }
 
     /// Adds the nodes and rules below a node, in file order.
-    fn add_children<'s>(
-        &mut self,
-        domain: &DomainSpec,
-        parent: NodeId,
-        specs: impl Iterator<Item = &'s NodeSpec>,
-    ) {
-        let mut patterns: HashMap<u32, (Vec<&'s str>, Vec<NodeId>)> = HashMap::new();
+    fn add_children(&mut self, domain: &DomainSpec, parent: NodeId, specs: &[NodeSpec]) {
+        let mut patterns: HashMap<u32, (Vec<&str>, Vec<NodeId>)> = HashMap::new();
         for spec in specs {
             let node = self.add_node(TreeNode {
                 parent: Some(parent),
@@ -125,7 +120,7 @@ impl TreeBuilder {
             if let Some(rule) = &spec.rule {
                 self.add_rule(domain, node, rule);
             }
-            self.add_children(domain, node, spec.children.iter());
+            self.add_children(domain, node, &spec.children);
         }
         for (group, (texts, nodes)) in patterns {
             self.tree.groups[group as usize].patterns =
@@ -164,8 +159,9 @@ impl TreeBuilder {
         self.tree.nodes[node.0 as usize].rule = Some(id);
         let path = self.tree.path_to(node);
         // The domain whose rules are being added.
-        let root = self.tree.domains.last().map_or(node, |domain| domain.root);
-        let keys = self.tree.hash_of_keys(root, path.iter().map(|node| node.key.as_bytes()));
+        let of_domain = self.tree.domains.len() - 1;
+        let keys = path.iter().map(|node| node.key.as_bytes());
+        let keys = self.tree.hash_of_keys(self.tree.domains[of_domain].root, keys);
         let key_templates: Vec<_> =
             spec.limits.iter().map(|limit| self.build_key_template(domain, &path, limit)).collect();
         // Shared, because the templates of siblings are equal and would take a quarter of the policy.
@@ -188,6 +184,7 @@ impl TreeBuilder {
             location: spec.location.clone(),
             values_in_metrics,
             detailed_metric: spec.detailed_metric,
+            domain: to_u32(of_domain),
             node,
             key_templates,
             replaces: spec.replaces.clone(),

@@ -332,7 +332,7 @@ impl Policy {
         };
         let is_targeted = |rule: &&Rule| {
             allows_rule(target, rule)
-                && self.tree.root_of(rule.node) == domain.root
+                && *self.domain_name(rule) == *target.domain
                 && (patterns.is_empty() || has_keys(rule))
         };
         rules.iter().filter(is_targeted).collect()

@@ -68,6 +68,8 @@ pub struct Rule {
     pub values_in_metrics: bool,
     /// Whether [`Policy::printed_path`] shows the request's values on every level.
     pub(crate) detailed_metric: bool,
+    /// Position of the rule's domain in [`DescriptorTree::domains`].
+    pub(crate) domain: u32,
     pub(crate) node: NodeId,
     /// Key template of each limit, in the order of `limits`. Consecutive rules with equal templates
     /// share them.
@@ -313,15 +315,6 @@ impl DescriptorTree {
         }
         path.reverse();
         path
-    }
-
-    /// Returns the root of the domain that contains a node.
-    pub(crate) fn root_of(&self, node: NodeId) -> NodeId {
-        let mut at = node;
-        while let Some(parent) = self.node(at).parent {
-            at = parent;
-        }
-        at
     }
 
     /// Hashes a sequence of keys below the root of a domain.

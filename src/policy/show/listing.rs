@@ -57,10 +57,7 @@ impl Policy {
 
     /// Returns the name of the domain that contains the rule.
     pub fn domain_name(&self, rule: &Rule) -> &str {
-        let (root, domains) = (self.tree.root_of(rule.node), &self.tree.domains);
-        // Domains are in the order of their roots.
-        let at = domains.binary_search_by_key(&root.0, |domain| domain.root.0);
-        at.map_or("", |at| &domains[at].name)
+        &self.tree.domains[rule.domain as usize].name
     }
 }
 

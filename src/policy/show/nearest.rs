@@ -74,11 +74,11 @@ impl Policy {
         domain: &str,
         descriptors: impl Iterator<Item = Vec<&'k str>>,
     ) -> String {
-        let Some(root) = self.tree.domain(domain).map(|domain| domain.root) else {
+        if !self.has_domain(domain) {
             return self.advise_on_domain(domain);
-        };
+        }
         let mut sequences: BTreeSet<Vec<&str>> = BTreeSet::new();
-        for rule in self.rules().iter().filter(|rule| self.tree.root_of(rule.node) == root) {
+        for rule in self.rules().iter().filter(|rule| self.domain_name(rule) == domain) {
             let path = self.tree.path_to(rule.node);
             sequences.insert(path.iter().map(|node| &*node.key).collect());
             if sequences.len() == COMPARED_MAX {
