@@ -14,13 +14,12 @@ use crate::policy::compiled_policy::{NodeSpec, RuleSpec, SourceLocation, ValueSp
 use crate::policy::diagnostic::{DiagnosticKind, Target, quoted};
 use crate::policy::lookup::matcher::CHECKS_MAX;
 use crate::policy::syntax::keywords::{self, Key};
-use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
+use crate::policy::syntax::reader::{ErrorReported, Reader};
 
 /// Reads a list of descriptors and their children. Returns each node with its position in the list.
 /// Reports duplicates and invalid descriptors, and leaves out the invalid ones.
-pub(crate) fn read_list<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
+pub(crate) fn read_list(
+    reader: &mut Reader<'_>,
     key: &Key,
     defaults: LimitDefaults<'_>,
     path: &mut Vec<String>,
@@ -28,9 +27,9 @@ pub(crate) fn read_list<'d>(
     let mut nodes = Vec::new();
     let mut seen: HashMap<NodeIdentity, usize> = HashMap::new();
     // The reader has already reported what is wrong.
-    let _ = reader.for_each(fields, key, |reader, at, fields| {
-        let key = read_key(reader, fields);
-        let value = reader.read_string(fields, &keywords::VALUE).map(Option::unwrap_or_default);
+    let _ = reader.for_each(key, |reader, at| {
+        let key = read_key(reader);
+        let value = reader.read_string(&keywords::VALUE).map(Option::unwrap_or_default);
         if let (Ok(key), Ok(value)) = (&key, &value) {
             match seen.entry(NodeIdentity::of(key, value)) {
                 Entry::Occupied(first) => {
@@ -40,7 +39,7 @@ pub(crate) fn read_list<'d>(
                 Entry::Vacant(unseen) => drop(unseen.insert(at)),
             }
         }
-        nodes.push((at, read_node(reader, fields, (key, value), defaults, path)?));
+        nodes.push((at, read_node(reader, (key, value), defaults, path)?));
         Ok(())
     });
     nodes
@@ -78,27 +77,26 @@ pub(crate) fn duplicate_message(key: &str, value: &str) -> String {
     }
 }
 
-fn read_node<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
+fn read_node(
+    reader: &mut Reader<'_>,
     (key, value): (Result<String, ErrorReported>, Result<String, ErrorReported>),
     defaults: LimitDefaults<'_>,
     path: &mut Vec<String>,
 ) -> Result<NodeSpec, ErrorReported> {
     path.push(key.clone().unwrap_or_default());
     path.push(value.clone().unwrap_or_default());
-    let rule = read_rule(reader, fields, defaults, path);
-    if !defaults.budget.take(1 + rule_limits(&rule), node_bytes(fields, path)) {
+    let rule = read_rule(reader, defaults, path);
+    if !defaults.budget.take(1 + rule_limits(&rule), node_bytes(reader, path)) {
         path.truncate(path.len().saturating_sub(2));
         if let Some(message) = defaults.budget.first_error() {
             reader.report(Target::Value, DiagnosticKind::TooLarge, message);
         }
         return Err(ErrorReported);
     }
-    let children = read_list(reader, fields, &keywords::CHILDREN, defaults, path);
+    let children = read_list(reader, &keywords::CHILDREN, defaults, path);
     path.truncate(path.len().saturating_sub(2));
-    let share_threshold = read_share_threshold(reader, fields, &value);
-    let value_to_metric = reader.read_boolean(fields, &keywords::VALUE_TO_METRIC);
+    let share_threshold = read_share_threshold(reader, &value);
+    let value_to_metric = reader.read_boolean(&keywords::VALUE_TO_METRIC);
     Ok(NodeSpec {
         key: key?.into(),
         value: match value? {
@@ -119,17 +117,17 @@ fn rule_limits(rule: &Result<Option<RuleSpec>, ErrorReported>) -> usize {
 
 /// Returns an estimate of the text that a compiled node takes, in bytes: its path, which a rule's
 /// name in metrics repeats, its place in the policy, and its `metadata` and `body`.
-fn node_bytes(fields: &Fields<'_>, path: &[String]) -> usize {
+fn node_bytes(reader: &Reader<'_>, path: &[String]) -> usize {
     /// Length of one step of a place, such as `descriptors[1234].`.
     const STEP_BYTES: usize = 18;
     let path: usize = path.iter().map(String::len).sum::<usize>() + path.len() / 2 * STEP_BYTES;
     [&keywords::METADATA, &keywords::RULE_BODY, &keywords::RATE_LIMIT, &keywords::RATE_LIMITS]
         .into_iter()
-        .fold(path, |bytes, key| bytes + fields.text_bytes(key))
+        .fold(path, |bytes, key| bytes + reader.text_bytes(key))
 }
 
-fn read_key<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, ErrorReported> {
-    match reader.read_string(fields, &keywords::KEY)? {
+fn read_key(reader: &mut Reader<'_>) -> Result<String, ErrorReported> {
+    match reader.read_string(&keywords::KEY)? {
         Some(key) if !key.is_empty() => Ok(key),
         Some(_) => {
             let message = "`key` is empty; name the descriptor entry, such as remote_address";
@@ -142,12 +140,11 @@ fn read_key<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, 
     }
 }
 
-fn read_share_threshold<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
+fn read_share_threshold(
+    reader: &mut Reader<'_>,
     value: &Result<String, ErrorReported>,
 ) -> Result<bool, ErrorReported> {
-    let share = reader.read_boolean(fields, &keywords::SHARE_THRESHOLD)?;
+    let share = reader.read_boolean(&keywords::SHARE_THRESHOLD)?;
     if share && value.as_ref().is_ok_and(|value| !value.contains('*')) {
         let message = "`share_threshold` needs a `value` with `*`: it makes all values of a \
                        pattern share one counter";
@@ -162,20 +159,19 @@ fn read_share_threshold<'d>(
 
 /// Reads the rule of a descriptor: its limits, and other keys of the rule, such as `shadow_mode`
 /// and `body`. Returns `None` if the descriptor has neither `rate_limit` nor `rate_limits`.
-fn read_rule<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
+fn read_rule(
+    reader: &mut Reader<'_>,
     defaults: LimitDefaults<'_>,
     path: &[String],
 ) -> Result<Option<RuleSpec>, ErrorReported> {
-    let limits = read_limits(reader, fields, defaults, path);
-    let shadow_mode = reader.read_boolean(fields, &keywords::SHADOW_MODE);
-    let quota_mode = reader.read_boolean(fields, &keywords::QUOTA_MODE);
-    let detailed_metric = reader.read_boolean(fields, &keywords::DETAILED_METRIC);
-    let metadata = reader.read_value(fields, &keywords::METADATA, metadata::read);
-    let body = reader.read_map(fields, &keywords::RULE_BODY, response_body::read);
-    let has_limit = fields.is_set(&keywords::RATE_LIMIT) || fields.is_set(&keywords::RATE_LIMITS);
-    let has_unused_body = fields.is_set(&keywords::RULE_BODY) && !has_limit;
+    let limits = read_limits(reader, defaults, path);
+    let shadow_mode = reader.read_boolean(&keywords::SHADOW_MODE);
+    let quota_mode = reader.read_boolean(&keywords::QUOTA_MODE);
+    let detailed_metric = reader.read_boolean(&keywords::DETAILED_METRIC);
+    let metadata = reader.read_value(&keywords::METADATA, metadata::read);
+    let body = reader.read_map(&keywords::RULE_BODY, response_body::read);
+    let has_limit = reader.is_set(&keywords::RATE_LIMIT) || reader.is_set(&keywords::RATE_LIMITS);
+    let has_unused_body = reader.is_set(&keywords::RULE_BODY) && !has_limit;
     if has_unused_body && body.is_ok() {
         let message = "`body` has no effect on a descriptor without a limit; add a `rate_limit`, or \
                        remove `body`";
@@ -190,7 +186,7 @@ fn read_rule<'d>(
     }
     let single = |limit: &RateLimit| limit.name.clone();
     Ok(Some(RuleSpec {
-        name: if fields.is_set(&keywords::RATE_LIMITS) {
+        name: if reader.is_set(&keywords::RATE_LIMITS) {
             None
         } else {
             limits.first().and_then(single)
@@ -208,18 +204,15 @@ fn read_rule<'d>(
 
 /// Reads `rate_limit` or `rate_limits`. Returns an empty list if the descriptor has neither, and
 /// reports an error if it has both.
-fn read_limits<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
+fn read_limits(
+    reader: &mut Reader<'_>,
     defaults: LimitDefaults<'_>,
     path: &[String],
 ) -> Result<Vec<RateLimit>, ErrorReported> {
     let context = LimitContext { defaults, path, in_list: false };
-    let single = reader.read_map(fields, &keywords::RATE_LIMIT, |reader, fields| {
-        rate_limit::read(reader, fields, context)
-    });
-    let list = read_rate_limits(reader, fields, LimitContext { in_list: true, ..context });
-    if fields.is_set(&keywords::RATE_LIMIT) && fields.is_set(&keywords::RATE_LIMITS) {
+    let single = reader.read_map(&keywords::RATE_LIMIT, |reader| rate_limit::read(reader, context));
+    let list = read_rate_limits(reader, LimitContext { in_list: true, ..context });
+    if reader.is_set(&keywords::RATE_LIMIT) && reader.is_set(&keywords::RATE_LIMITS) {
         let message = "`rate_limit` and `rate_limits` cannot be used together; move the limit into \
                        the list";
         let (key, kind) = (&keywords::RATE_LIMITS, DiagnosticKind::Conflict);
@@ -229,14 +222,13 @@ fn read_limits<'d>(
     Ok(single.into_iter().chain(list).collect())
 }
 
-fn read_rate_limits<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
+fn read_rate_limits(
+    reader: &mut Reader<'_>,
     context: LimitContext<'_>,
 ) -> Result<Vec<RateLimit>, ErrorReported> {
     let mut seen: HashMap<String, SourceLocation> = HashMap::new();
-    let limits = reader.for_each(fields, &keywords::RATE_LIMITS, |reader, _, fields| {
-        let limit = rate_limit::read(reader, fields, context)?;
+    let limits = reader.for_each(&keywords::RATE_LIMITS, |reader, _| {
+        let limit = rate_limit::read(reader, context)?;
         let message = "an entry of `rate_limits` needs a `name` of its own: it is part of its \
                        counters' keys";
         let name = reader.require(limit.name.as_deref(), Target::Value, message)?;

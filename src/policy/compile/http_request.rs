@@ -9,7 +9,7 @@ use crate::policy::syntax::keywords::{
     HTTP_DESCRIPTORS, HTTP_EMPTY_SEGMENTS, HTTP_ENTRIES, HTTP_HEADER, HTTP_IPV6_PREFIX, HTTP_KEY,
     HTTP_REQUEST, HTTP_TRUSTED_HOPS, HTTP_VALUE, Key,
 };
-use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
+use crate::policy::syntax::reader::{ErrorReported, Reader};
 
 /// Maximum number of descriptors that an `http` mapping builds. All of them are matched for every
 /// request.
@@ -21,19 +21,15 @@ pub(crate) const HTTP_DESCRIPTORS_MAX: usize = 16;
 pub(crate) const HTTP_ENTRIES_MAX: usize = 16;
 
 /// Reads the `http` mapping of a domain.
-pub(crate) fn read<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
-) -> Result<HttpMapping, ErrorReported> {
+pub(crate) fn read(reader: &mut Reader<'_>) -> Result<HttpMapping, ErrorReported> {
     let default = HttpMapping::default();
-    let trusted_hops = reader.read_number(fields, &HTTP_TRUSTED_HOPS);
-    let ipv6_prefix = reader.read_number(fields, &HTTP_IPV6_PREFIX);
-    let empty_segments = reader.read_word(fields, &HTTP_EMPTY_SEGMENTS);
-    let descriptors =
-        read_list(reader, fields, &HTTP_DESCRIPTORS, HTTP_DESCRIPTORS_MAX, |reader, fields| {
-            let entries = read_list(reader, fields, &HTTP_ENTRIES, HTTP_ENTRIES_MAX, read_entry)?;
-            Ok(entries.into_boxed_slice())
-        });
+    let trusted_hops = reader.read_number(&HTTP_TRUSTED_HOPS);
+    let ipv6_prefix = reader.read_number(&HTTP_IPV6_PREFIX);
+    let empty_segments = reader.read_word(&HTTP_EMPTY_SEGMENTS);
+    let descriptors = read_list(reader, &HTTP_DESCRIPTORS, HTTP_DESCRIPTORS_MAX, |reader| {
+        let entries = read_list(reader, &HTTP_ENTRIES, HTTP_ENTRIES_MAX, read_entry)?;
+        Ok(entries.into_boxed_slice())
+    });
     let narrow = |number: Option<u64>| number.and_then(|number| u32::try_from(number).ok());
     Ok(HttpMapping {
         trusted_hops: narrow(trusted_hops?).map_or(default.trusted_hops, |hops| hops as usize),
@@ -45,14 +41,13 @@ pub(crate) fn read<'d>(
 
 /// Reads a list of maps, and reads each map with `read`. Reports an error if the list is empty or
 /// has more than `most` maps.
-fn read_list<'d, T>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
+fn read_list<T>(
+    reader: &mut Reader<'_>,
     key: &Key,
     most: usize,
-    read: impl Fn(&mut Reader<'d>, &Fields<'d>) -> Result<T, ErrorReported>,
+    read: impl Fn(&mut Reader<'_>) -> Result<T, ErrorReported>,
 ) -> Result<Vec<T>, ErrorReported> {
-    let items = reader.for_each(fields, key, |reader, _, fields| read(reader, fields))?;
+    let items = reader.for_each(key, |reader, _| read(reader))?;
     let items = items.unwrap_or_default();
     if items.len() > most {
         let (name, count) = (key.name, items.len());
@@ -62,7 +57,7 @@ fn read_list<'d, T>(
     if items.is_empty() {
         let message = format!("`{}` must have at least one item", key.name);
         let kind = DiagnosticKind::Missing;
-        return Err(match fields.contains_key(key) {
+        return Err(match reader.contains_key(key) {
             true => reader.report_key(key, kind, message),
             false => reader.report(Target::Key, kind, message),
         });
@@ -70,14 +65,11 @@ fn read_list<'d, T>(
     Ok(items)
 }
 
-fn read_entry<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
-) -> Result<HttpEntry, ErrorReported> {
-    let key = reader.read_string(fields, &HTTP_KEY);
-    let header = read_header(reader, fields);
-    let request = reader.read_word(fields, &HTTP_REQUEST);
-    let value = reader.read_string(fields, &HTTP_VALUE);
+fn read_entry(reader: &mut Reader<'_>) -> Result<HttpEntry, ErrorReported> {
+    let key = reader.read_string(&HTTP_KEY);
+    let header = read_header(reader);
+    let request = reader.read_word(&HTTP_REQUEST);
+    let value = reader.read_string(&HTTP_VALUE);
     let key = key?.filter(|key| !key.is_empty());
     let (header, request, value) = (header?, request?, value?);
     let message = "an entry must have `key`, the key of the descriptor's entry; add it";
@@ -94,11 +86,8 @@ fn read_entry<'d>(
     }
 }
 
-fn read_header<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
-) -> Result<Option<HttpSource>, ErrorReported> {
-    let Some(name) = reader.read_string(fields, &HTTP_HEADER)? else { return Ok(None) };
+fn read_header(reader: &mut Reader<'_>) -> Result<Option<HttpSource>, ErrorReported> {
+    let Some(name) = reader.read_string(&HTTP_HEADER)? else { return Ok(None) };
     // The characters of a header name (RFC 9110).
     let legal = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     if name.is_empty() || !name.chars().all(legal) {

@@ -7,7 +7,7 @@ use crate::domain::{Charge, Limit, OnStoreFailure};
 use crate::policy::diagnostic::Target;
 use crate::policy::lookup::request_override::stable_hash;
 use crate::policy::read_budget::ReadBudget;
-use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
+use crate::policy::syntax::reader::{ErrorReported, Reader};
 
 /// Settings of a domain that are needed to compile its limits.
 #[derive(Clone, Copy, Debug)]
@@ -60,13 +60,9 @@ pub(crate) fn limit_id(identity: &[Vec<u8>]) -> u64 {
 }
 
 /// Reports a bounds error at the key that must be corrected, or at the limit if that key is absent.
-pub(crate) fn report_bounds_error<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
-    error: BoundsError,
-) -> ErrorReported {
+pub(crate) fn report_bounds_error(reader: &mut Reader<'_>, error: BoundsError) -> ErrorReported {
     let BoundsError { key, kind, message } = error;
-    if fields.is_set(&key) {
+    if reader.is_set(&key) {
         reader.report_key(&key, kind, message)
     } else {
         reader.report(Target::Key, kind, message)

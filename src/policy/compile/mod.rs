@@ -35,7 +35,7 @@ use crate::policy::read_budget::ReadBudget;
 use crate::policy::source::{Options, Source};
 use crate::policy::syntax::document::Document;
 use crate::policy::syntax::keywords::{self, Key};
-use crate::policy::syntax::reader::{Fields, ReadResult, Reader};
+use crate::policy::syntax::reader::{ReadResult, Reader};
 use crate::policy::syntax::resource::Resource;
 
 /// Result of compiling policy files.
@@ -188,7 +188,6 @@ struct MergedDomain {
 /// Policy file whose domain has been read, with the reader for the rest of it.
 struct PolicyFile<'d> {
     reader: Reader<'d>,
-    fields: Option<Fields<'d>>,
     domain: Option<String>,
 }
 
@@ -210,14 +209,12 @@ fn compile_files(
         let hash_tag = read_setting(&mut files, &group, &keywords::HASH_TAG, Reader::read_names);
         let quota_group =
             read_setting(&mut files, &group, &keywords::QUOTA_GROUP, quota_group::read);
-        let body =
-            read_setting(&mut files, &group, &keywords::DOMAIN_BODY, |reader, fields, key| {
-                reader.read_map(fields, key, response_body::read)
-            });
-        let http =
-            read_setting(&mut files, &group, &keywords::DOMAIN_HTTP, |reader, fields, key| {
-                reader.read_map(fields, key, http_request::read)
-            });
+        let body = read_setting(&mut files, &group, &keywords::DOMAIN_BODY, |reader, key| {
+            reader.read_map(key, response_body::read)
+        });
+        let http = read_setting(&mut files, &group, &keywords::DOMAIN_HTTP, |reader, key| {
+            reader.read_map(key, http_request::read)
+        });
         let charge = charge.unwrap_or(options.charge);
         let on_store_failure = on_store_failure.unwrap_or_default();
         let near_at = options.near_at;
@@ -248,14 +245,14 @@ fn compile_files(
 
 fn read_domain<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
     let mut reader = Reader::new(document);
-    let Ok(fields) = reader.read_root() else {
-        return PolicyFile { reader, fields: None, domain: None };
-    };
-    let domain = match reader.read_string(&fields, &keywords::DOMAIN) {
+    if reader.enter_root().is_err() {
+        return PolicyFile { reader, domain: None };
+    }
+    let domain = match reader.read_string(&keywords::DOMAIN) {
         Ok(Some(domain)) if !domain.is_empty() => Some(domain),
         Ok(_) => {
             let name = "the `domain` in Envoy's rate limit filter, or in the calls";
-            if fields.contains_key(&keywords::DOMAIN) {
+            if reader.contains_key(&keywords::DOMAIN) {
                 let message = format!("`domain` is empty; write {name}");
                 reader.report_key(&keywords::DOMAIN, DiagnosticKind::Missing, message);
             } else {
@@ -269,7 +266,7 @@ fn read_domain<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
         }
         Err(_) => None,
     };
-    PolicyFile { reader, fields: Some(fields), domain }
+    PolicyFile { reader, domain }
 }
 
 /// Groups files by domain, and returns the file indexes of each group. A file without a domain
@@ -311,12 +308,11 @@ fn read_setting<'d, T: PartialEq>(
     files: &mut [PolicyFile<'d>],
     group: &[usize],
     key: &Key,
-    read: impl Fn(&mut Reader<'d>, &Fields<'d>, &Key) -> ReadResult<T>,
+    read: impl Fn(&mut Reader<'d>, &Key) -> ReadResult<T>,
 ) -> Option<T> {
     let mut first_value: Option<(usize, T)> = None;
     for at in group {
-        let PolicyFile { reader, fields: Some(fields), .. } = &mut files[*at] else { continue };
-        let Ok(Some(value)) = read(reader, fields, key) else { continue };
+        let Ok(Some(value)) = read(&mut files[*at].reader, key) else { continue };
         match &first_value {
             None => first_value = Some((*at, value)),
             Some((first, expected)) if *expected != value => {
@@ -354,8 +350,8 @@ fn merge_nodes(
     let (mut nodes, mut origins) = (Vec::new(), Vec::new());
     let mut seen: HashMap<NodeIdentity, (usize, usize)> = HashMap::new();
     for at in group {
-        let PolicyFile { reader, fields: Some(fields), .. } = &mut files[*at] else { continue };
-        let list = descriptor::read_list(reader, fields, key, defaults, &mut Vec::new());
+        let reader = &mut files[*at].reader;
+        let list = descriptor::read_list(reader, key, defaults, &mut Vec::new());
         origins.extend(list.iter().map(|(position, _)| (*at, *position)));
         let compared = if group.len() > 1 { &*list } else { &[] };
         for (position, node) in compared {

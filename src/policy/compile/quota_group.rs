@@ -6,7 +6,7 @@
 use crate::domain::Bounds;
 use crate::policy::diagnostic::DiagnosticKind;
 use crate::policy::syntax::keywords::Key;
-use crate::policy::syntax::reader::{Fields, ReadResult, Reader};
+use crate::policy::syntax::reader::{ReadResult, Reader};
 
 /// Maximum number of entry keys in a `quota_group`, the same as the maximum number of entries in a
 /// descriptor.
@@ -21,12 +21,8 @@ const AI_GATEWAY_QUOTA_GROUP: [&str; 2] = ["backend_name", "model_name_override"
 
 /// Reads `quota_group`. Returns `None` if the key is absent. With an empty list, every quota
 /// descriptor forms a separate group, even in a domain that has a default.
-pub(crate) fn read<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
-    key: &Key,
-) -> ReadResult<Vec<String>> {
-    let names = reader.read_names(fields, key)?;
+pub(crate) fn read(reader: &mut Reader<'_>, key: &Key) -> ReadResult<Vec<String>> {
+    let names = reader.read_names(key)?;
     if names.as_ref().is_some_and(|names| names.len() > GROUP_KEYS_MAX) {
         let message =
             format!("`quota_group` can name at most {GROUP_KEYS_MAX} entries; remove some");

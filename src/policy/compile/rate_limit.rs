@@ -13,7 +13,7 @@ use crate::domain::{Anchor, Calendar, Charge, Micros, NamedEnum as _, Rate, Rese
 use crate::policy::compiled_policy::{LimitSpec, TierMethod};
 use crate::policy::diagnostic::{DiagnosticKind, PathStep, Target, quoted, to_u32};
 use crate::policy::syntax::keywords::{self, Key, Level};
-use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
+use crate::policy::syntax::reader::{ErrorReported, ReadResult, Reader};
 use crate::policy::time_zone;
 use crate::policy::words::{AlgorithmName, Align, Prepay};
 
@@ -36,23 +36,22 @@ const UNLIMITED_KEYS: [Key; 5] = [
 ];
 
 /// Reads a `rate_limit` or an entry of `rate_limits`. Reports keys that conflict.
-pub(crate) fn read<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
+pub(crate) fn read(
+    reader: &mut Reader<'_>,
     context: LimitContext<'_>,
 ) -> Result<RateLimit, ErrorReported> {
-    let name = read_name(reader, fields);
+    let name = read_name(reader);
     let limit_name = name.as_ref().ok().and_then(Option::as_deref).unwrap_or_default().to_owned();
-    let replaces = read_replaces(reader, fields, &limit_name);
-    let unlimited = reader.read_boolean(fields, &keywords::UNLIMITED);
+    let replaces = read_replaces(reader, &limit_name);
+    let unlimited = reader.read_boolean(&keywords::UNLIMITED);
     let limit = match unlimited {
         Ok(true) if context.in_list => {
             let message = "`unlimited` cannot be used in `rate_limits`; write `rate_limit: \
                            {unlimited: true}` instead of the list";
             Err(reader.report_key(&keywords::UNLIMITED, DiagnosticKind::Conflict, message))
         }
-        Ok(true) => check_unlimited_conflicts(reader, fields).map(|()| None),
-        Ok(false) => read_limit(reader, fields, context, &limit_name).map(Some),
+        Ok(true) => check_unlimited_conflicts(reader).map(|()| None),
+        Ok(false) => read_limit(reader, context, &limit_name).map(Some),
         Err(reported) => Err(reported),
     };
     name?;
@@ -64,8 +63,8 @@ pub(crate) fn read<'d>(
 }
 
 /// Reads the name of a limit. The header `x-ratelimit-limit` has it in quotes.
-fn read_name<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> ReadResult<String> {
-    match reader.read_string(fields, &keywords::NAME)? {
+fn read_name(reader: &mut Reader<'_>) -> ReadResult<String> {
+    match reader.read_string(&keywords::NAME)? {
         Some(name) if name.contains(['"', '\\']) => {
             let message = "the `name` of a limit cannot have a quote or a backslash, because response \
                            headers carry it in quotes; remove it";
@@ -75,13 +74,12 @@ fn read_name<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> ReadResult<Str
     }
 }
 
-fn read_replaces<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
+fn read_replaces(
+    reader: &mut Reader<'_>,
     limit_name: &str,
 ) -> Result<Box<[Box<str>]>, ErrorReported> {
-    let names = reader.for_each(fields, &keywords::REPLACES, |reader, _, entry| {
-        let name = reader.read_string(entry, &keywords::REPLACED_NAME)?;
+    let names = reader.for_each(&keywords::REPLACES, |reader, _| {
+        let name = reader.read_string(&keywords::REPLACED_NAME)?;
         let name = name.filter(|name| !name.is_empty());
         let message = "an entry of `replaces` needs `name: LIMIT`";
         let name = reader.require(name, Target::Value, message)?;
@@ -97,14 +95,11 @@ fn read_replaces<'d>(
 
 /// Reports keys that conflict with `unlimited`. An unknown `unit` has no effect, because
 /// envoyproxy/ratelimit accepts it in combination with `unlimited`.
-fn check_unlimited_conflicts<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
-) -> Result<(), ErrorReported> {
+fn check_unlimited_conflicts(reader: &mut Reader<'_>) -> Result<(), ErrorReported> {
     let mut reported = Ok(());
-    let unit = reader.read_string(fields, &keywords::UNIT)?;
+    let unit = reader.read_string(&keywords::UNIT)?;
     if unit.is_some_and(|unit| Unit::from_name(&unit, true).is_some()) {
-        let message = match fields.is_set(&keywords::REQUESTS_PER_UNIT) {
+        let message = match reader.is_set(&keywords::REQUESTS_PER_UNIT) {
             true => {
                 "`unit` and `requests_per_unit` have no effect with `unlimited`; remove `unlimited` \
                  to have this limit, or remove these two to have no limit"
@@ -119,27 +114,28 @@ fn check_unlimited_conflicts<'d>(
         }));
     }
     let counting = Level::RateLimit.keys().filter(|key| !UNLIMITED_KEYS.contains(key));
-    for key in counting.filter(|key| fields.is_set(key)) {
-        let message =
-            format!("`{}` has no effect with `unlimited`; remove one of the two", key.name);
-        reported = Err(reader.report_key(key, DiagnosticKind::Conflict, message));
+    for key in counting {
+        if reader.is_set(key) {
+            let message =
+                format!("`{}` has no effect with `unlimited`; remove one of the two", key.name);
+            reported = Err(reader.report_key(key, DiagnosticKind::Conflict, message));
+        }
     }
     reported
 }
 
-fn read_limit<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
+fn read_limit(
+    reader: &mut Reader<'_>,
     context: LimitContext<'_>,
     name: &str,
 ) -> Result<LimitSpec, ErrorReported> {
-    let per = read_per(reader, fields, context);
-    let raw = read_raw_limit(reader, fields, context);
-    let prepay = read_prepay(reader, fields, raw.as_ref().ok());
-    let soft = soft_limit::read(reader, fields, context.defaults.near_at);
-    let block = read_block(reader, fields, raw.as_ref().ok(), prepay == Ok(true));
+    let per = read_per(reader, context);
+    let raw = read_raw_limit(reader, context);
+    let prepay = read_prepay(reader, raw.as_ref().ok());
+    let soft = soft_limit::read(reader, context.defaults.near_at);
+    let block = read_block(reader, raw.as_ref().ok(), prepay == Ok(true));
     let (raw, per, soft) = (raw?, per?, soft?);
-    check_reserve(reader, fields, &raw, prepay == Ok(true))?;
+    check_reserve(reader, &raw, prepay == Ok(true))?;
     let window = raw.rate.window().0.to_be_bytes();
     let mut identity: Vec<Vec<u8>> = vec![
         context.defaults.domain.into(),
@@ -155,9 +151,9 @@ fn read_limit<'d>(
     identity.extend(context.path.iter().map(|part| part.clone().into_bytes()));
     let mut limit = match raw.compile(limit_id(&identity)) {
         Ok(limit) => limit,
-        Err(error) => return Err(report_bounds_error(reader, fields, error)),
+        Err(error) => return Err(report_bounds_error(reader, error)),
     };
-    let tiers = tiers::read(reader, fields, context, &raw, &limit, &mut identity)?;
+    let tiers = tiers::read(reader, context, &raw, &limit, &mut identity)?;
     (limit.prepay, limit.block_seconds) = (prepay?, block?);
     if tiers.as_ref().is_some_and(|tiers| tiers.method == TierMethod::Hybrid) {
         limit.charge = Charge::Admitted;
@@ -175,14 +171,13 @@ fn read_limit<'d>(
 }
 
 /// Reads the keys that configure counting, except `per`, `prepay`, `block`, and `tiers`.
-fn read_raw_limit<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
+fn read_raw_limit(
+    reader: &mut Reader<'_>,
     context: LimitContext<'_>,
 ) -> Result<RawLimit, ErrorReported> {
-    let algorithm = reader.read_word(fields, &keywords::ALGORITHM).map(Option::unwrap_or_default);
+    let algorithm = reader.read_word(&keywords::ALGORITHM).map(Option::unwrap_or_default);
     let is_concurrency = algorithm == Ok(AlgorithmName::Concurrency);
-    let unit = match reader.read_word(fields, &keywords::UNIT) {
+    let unit = match reader.read_word(&keywords::UNIT) {
         Ok(Some(_)) if is_concurrency => Err(report_unused_by_concurrency(reader, &keywords::UNIT)),
         Ok(None) if !is_concurrency => {
             let message = "a limit needs `unit`, one of: second, minute, hour, day, week, month, \
@@ -191,19 +186,19 @@ fn read_raw_limit<'d>(
         }
         unit => unit,
     };
-    let multiplier = match reader.read_number(fields, &keywords::UNIT_MULTIPLIER) {
+    let multiplier = match reader.read_number(&keywords::UNIT_MULTIPLIER) {
         Ok(Some(_)) if is_concurrency => {
             Err(report_unused_by_concurrency(reader, &keywords::UNIT_MULTIPLIER))
         }
         multiplier => multiplier,
     };
-    let requests = reader.read_number(fields, &keywords::REQUESTS_PER_UNIT);
+    let requests = reader.read_number(&keywords::REQUESTS_PER_UNIT);
     if requests == Ok(None) {
         let message = "without `requests_per_unit`, this limit rejects every call; write \
                        `requests_per_unit: 0` if that is meant";
         reader.report(Target::Key, DiagnosticKind::DeniesAll, message);
     }
-    let lease = match reader.read_number(fields, &keywords::LEASE) {
+    let lease = match reader.read_number(&keywords::LEASE) {
         Ok(Some(_)) if algorithm.is_ok() && !is_concurrency => {
             let message = "`lease` is how long a slot is held; write `algorithm: concurrency` or \
                            remove it";
@@ -211,12 +206,12 @@ fn read_raw_limit<'d>(
         }
         lease => lease,
     };
-    let burst = reader.read_number(fields, &keywords::BURST);
-    let cost = reader.read_number(fields, &keywords::COST);
-    let charge = reader.read_word(fields, &keywords::CHARGE);
-    let failure = reader.read_word(fields, &keywords::RULE_FAILURE);
-    let calendar = read_calendar(reader, fields, algorithm, unit, multiplier);
-    let reserve = read_reserve(reader, fields);
+    let burst = reader.read_number(&keywords::BURST);
+    let cost = reader.read_number(&keywords::COST);
+    let charge = reader.read_word(&keywords::CHARGE);
+    let failure = reader.read_word(&keywords::RULE_FAILURE);
+    let calendar = read_calendar(reader, algorithm, unit, multiplier);
+    let reserve = read_reserve(reader);
     Ok(RawLimit {
         rate: Rate {
             unit: unit?,
@@ -226,7 +221,7 @@ fn read_raw_limit<'d>(
         algorithm: algorithm?,
         burst: burst?,
         cost: cost?.unwrap_or(1),
-        has_own_charge: fields.is_set(&keywords::CHARGE),
+        has_own_charge: reader.is_set(&keywords::CHARGE),
         charge: match charge? {
             Some(charge) => charge,
             // The default of a domain must not be an error for a limit that keeps no debt.
@@ -240,9 +235,9 @@ fn read_raw_limit<'d>(
     })
 }
 
-fn read_reserve<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> ReadResult<Reserve> {
-    let ttl = reader.read_map(fields, &keywords::RESERVE, |reader, fields| {
-        let ttl = reader.read_number(fields, &keywords::RESERVE_TTL)?;
+fn read_reserve(reader: &mut Reader<'_>) -> ReadResult<Reserve> {
+    let ttl = reader.read_map(&keywords::RESERVE, |reader| {
+        let ttl = reader.read_number(&keywords::RESERVE_TTL)?;
         let message = "`reserve` needs `ttl`, the seconds after which a hold ends; write `reserve: \
                        {ttl: 60}`";
         reader.require(ttl, Target::Value, message).map(|ttl| Reserve::from_secs(to_u32(ttl)))
@@ -251,9 +246,8 @@ fn read_reserve<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> ReadResult<
 }
 
 /// Reports `reserve` if it conflicts with the algorithm, or with another key.
-fn check_reserve<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
+fn check_reserve(
+    reader: &mut Reader<'_>,
     raw: &RawLimit,
     prepay: bool,
 ) -> Result<(), ErrorReported> {
@@ -270,7 +264,7 @@ fn check_reserve<'d>(
         ),
         AlgorithmName::FixedWindow | AlgorithmName::TokenBucket => {
             let conflicts = [
-                (fields.is_set(&keywords::TIERS), "`tiers`, whose classes share a bucket"),
+                (reader.is_set(&keywords::TIERS), "`tiers`, whose classes share a bucket"),
                 (prepay, "`prepay`, because Redis must see every hold"),
                 (raw.cost != 1, "`cost`, because a settle charges what was used"),
             ];
@@ -288,12 +282,8 @@ fn check_reserve<'d>(
 /// Reads `prepay`. Returns true for `auto`, and reports `auto` if it conflicts with the algorithm,
 /// with `tiers`, or with the charge mode. `raw` contains the other keys of the limit, or is `None`
 /// if they contain errors.
-fn read_prepay<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
-    raw: Option<&RawLimit>,
-) -> Result<bool, ErrorReported> {
-    let is_auto = reader.read_word(fields, &keywords::PREPAY)? == Some(Prepay::Auto);
+fn read_prepay(reader: &mut Reader<'_>, raw: Option<&RawLimit>) -> Result<bool, ErrorReported> {
+    let is_auto = reader.read_word(&keywords::PREPAY)? == Some(Prepay::Auto);
     let Some(raw) = raw.filter(|_| is_auto) else { return Ok(is_auto) };
     let message = match raw.algorithm {
         AlgorithmName::SlidingLog | AlgorithmName::LeakyBucket | AlgorithmName::Concurrency => {
@@ -304,7 +294,7 @@ fn read_prepay<'d>(
             )
         }
         AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow | AlgorithmName::TokenBucket => {
-            if fields.is_set(&keywords::TIERS) {
+            if reader.is_set(&keywords::TIERS) {
                 "`prepay: auto` cannot be used with `tiers`; remove one of the two".to_owned()
             } else if raw.charge.keeps_debt() {
                 format!(
@@ -322,18 +312,17 @@ fn read_prepay<'d>(
 
 /// Reads `block`, and reports it if it conflicts with another key. `raw` contains the other keys of
 /// the limit, or is `None` if they contain errors.
-fn read_block<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
+fn read_block(
+    reader: &mut Reader<'_>,
     raw: Option<&RawLimit>,
     prepay: bool,
 ) -> ReadResult<NonZeroU32> {
-    let seconds = reader.read_number(fields, &keywords::BLOCK)?;
+    let seconds = reader.read_number(&keywords::BLOCK)?;
     let (Some(raw), Some(seconds)) = (raw, seconds) else { return Ok(None) };
     let message = if raw.algorithm == AlgorithmName::Concurrency {
         "`block` cannot be used with `algorithm: concurrency`, because a slot becomes free when its \
          request ends; remove `block`"
-    } else if fields.is_set(&keywords::TIERS) {
+    } else if reader.is_set(&keywords::TIERS) {
         "`block` cannot be used with `tiers`, because it would block all classes of a key; remove \
          one of the two"
     } else if prepay {
@@ -359,24 +348,25 @@ fn report_unused_by_concurrency(reader: &mut Reader<'_>, key: &Key) -> ErrorRepo
 }
 
 /// Reads `align`, `time_zone`, and `anchor`. Returns `None` unless windows are aligned to the calendar.
-fn read_calendar<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
+fn read_calendar(
+    reader: &mut Reader<'_>,
     algorithm: Result<AlgorithmName, ErrorReported>,
     unit: Result<Option<Unit>, ErrorReported>,
     multiplier: ReadResult<u64>,
 ) -> ReadResult<Calendar> {
-    let align = reader.read_word(fields, &keywords::ALIGN);
-    let zone = reader.read_string(fields, &keywords::TIME_ZONE);
-    let anchor = reader.read_string(fields, &keywords::ANCHOR);
+    let align = reader.read_word(&keywords::ALIGN);
+    let zone = reader.read_string(&keywords::TIME_ZONE);
+    let anchor = reader.read_string(&keywords::ANCHOR);
     if align? != Some(Align::Calendar) {
         let mut reported = Ok(None);
-        for key in [keywords::TIME_ZONE, keywords::ANCHOR].iter().filter(|key| fields.is_set(key)) {
-            let message = format!(
-                "`{}` only applies to calendar windows; write `align: calendar`, or remove it",
-                key.name
-            );
-            reported = Err(reader.report_key(key, DiagnosticKind::Conflict, message));
+        for key in [keywords::TIME_ZONE, keywords::ANCHOR] {
+            if reader.is_set(&key) {
+                let message = format!(
+                    "`{}` only applies to calendar windows; write `align: calendar`, or remove it",
+                    key.name
+                );
+                reported = Err(reader.report_key(&key, DiagnosticKind::Conflict, message));
+            }
         }
         return reported;
     }
@@ -425,12 +415,8 @@ fn read_calendar<'d>(
 
 /// Reads `per`, a list of entry keys. Returns the sorted positions of these keys on the limit's
 /// path, or `None` if `per` is absent.
-fn read_per<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
-    context: LimitContext<'_>,
-) -> ReadResult<Box<[usize]>> {
-    let Some(names) = reader.read_names(fields, &keywords::PER)? else { return Ok(None) };
+fn read_per(reader: &mut Reader<'_>, context: LimitContext<'_>) -> ReadResult<Box<[usize]>> {
+    let Some(names) = reader.read_names(&keywords::PER)? else { return Ok(None) };
     if !context.in_list {
         let message = "`per` can only be used in an entry of `rate_limits`; a `rate_limit` always \
                        counts by its whole path";

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::policy::compiled_policy::{RejectionBody, is_json};
 use crate::policy::diagnostic::{DiagnosticKind, Target};
 use crate::policy::syntax::keywords::{BODY_TEXT, CONTENT_TYPE};
-use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
+use crate::policy::syntax::reader::{ErrorReported, Reader};
 
 const DEFAULT_CONTENT_TYPE: &str = "application/json";
 
@@ -15,12 +15,9 @@ const PLACEHOLDERS: [&str; 2] = ["{name}", "{retry_after_seconds}"];
 
 /// Reads the text and content type of a `body`. Reports an error if the content type is JSON and
 /// the text is not valid JSON once its placeholders are filled in.
-pub(crate) fn read<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
-) -> Result<Arc<RejectionBody>, ErrorReported> {
-    let content_type = read_content_type(reader, fields);
-    let text = read_body_text(reader, fields);
+pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Arc<RejectionBody>, ErrorReported> {
+    let content_type = read_content_type(reader);
+    let text = read_body_text(reader);
     let (content_type, text) = (content_type?, text?);
     if is_json(&content_type) && !is_valid_json(&text) {
         let message = format!(
@@ -32,11 +29,8 @@ pub(crate) fn read<'d>(
     Ok(Arc::new(RejectionBody { content_type: content_type.into(), text: text.into() }))
 }
 
-fn read_content_type<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
-) -> Result<String, ErrorReported> {
-    let Some(content_type) = reader.read_string(fields, &CONTENT_TYPE)? else {
+fn read_content_type(reader: &mut Reader<'_>) -> Result<String, ErrorReported> {
+    let Some(content_type) = reader.read_string(&CONTENT_TYPE)? else {
         return Ok(DEFAULT_CONTENT_TYPE.to_owned());
     };
     // The value is sent as a header; an invalid byte would turn the rejection into an error.
@@ -52,11 +46,8 @@ fn read_content_type<'d>(
     Err(reader.report_key(&CONTENT_TYPE, DiagnosticKind::BadValue, message))
 }
 
-fn read_body_text<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
-) -> Result<String, ErrorReported> {
-    let text = reader.read_string(fields, &BODY_TEXT)?;
+fn read_body_text(reader: &mut Reader<'_>) -> Result<String, ErrorReported> {
+    let text = reader.read_string(&BODY_TEXT)?;
     let text = reader.require(text, Target::Key, "`body` must have `text`; add it")?;
     match find_unknown_placeholder(&text) {
         None => Ok(text),

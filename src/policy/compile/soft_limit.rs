@@ -7,7 +7,7 @@ use crate::domain::Mark;
 use crate::policy::compiled_policy::SoftLimit;
 use crate::policy::diagnostic::{DiagnosticKind, Target, quoted};
 use crate::policy::syntax::keywords::{self, Key, NAME_BYTES_MAX};
-use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
+use crate::policy::syntax::reader::{ErrorReported, ReadResult, Reader};
 
 /// Headers that proxies and servers use to route or frame a request, and beginnings of such headers.
 /// Envoy appends a mark to a header of the same name, so a mark could send a request elsewhere, or
@@ -22,16 +22,12 @@ const HEADERS_MAX: usize = 8;
 
 /// Reads `mark` and `log_near` of a limit. `near_at` is the default of the key with this name, in
 /// millionths. Returns `None` if the limit has neither.
-pub(crate) fn read<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
-    near_at: u32,
-) -> ReadResult<SoftLimit> {
-    let log_near = reader.read_boolean(fields, &keywords::LOG_NEAR);
-    let mark = reader.read_map(fields, &keywords::MARK, |reader, fields| {
-        let near = read_headers(reader, fields, &keywords::NEAR);
-        let over = read_headers(reader, fields, &keywords::OVER);
-        let percent = reader.read_percent(fields, &keywords::NEAR_AT)?;
+pub(crate) fn read(reader: &mut Reader<'_>, near_at: u32) -> ReadResult<SoftLimit> {
+    let log_near = reader.read_boolean(&keywords::LOG_NEAR);
+    let mark = reader.read_map(&keywords::MARK, |reader| {
+        let near = read_headers(reader, &keywords::NEAR);
+        let over = read_headers(reader, &keywords::OVER);
+        let percent = reader.read_percent(&keywords::NEAR_AT)?;
         let (near, over) = (near?, over?);
         if near.is_empty() && over.is_empty() {
             let message = "`mark` must have a header in `near` or in `over`, such as `over: \
@@ -46,12 +42,8 @@ pub(crate) fn read<'d>(
     Ok(mark.map(|mark| SoftLimit { log_near, ..mark }).or(log_near.then_some(unmarked)))
 }
 
-fn read_headers<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
-    key: &Key,
-) -> Result<Box<[Mark]>, ErrorReported> {
-    let headers = reader.for_each_entry(fields, key, |reader, name, value| {
+fn read_headers(reader: &mut Reader<'_>, key: &Key) -> Result<Box<[Mark]>, ErrorReported> {
+    let headers = reader.for_each_entry(key, |reader, name, value| {
         let name = name.to_ascii_lowercase();
         let value = reader.convert_to_string(key, value)?;
         let Some((target, message)) = find_fault(&name, &value) else {

@@ -16,7 +16,7 @@ use crate::domain::{Algorithm, Bucket, Hits, Limit};
 use crate::policy::compiled_policy::{CLASSES_MAX, ClassSpec, TierMethod, TiersSpec};
 use crate::policy::diagnostic::{DiagnosticKind, Target, quoted};
 use crate::policy::syntax::keywords::{self, Key, Level};
-use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
+use crate::policy::syntax::reader::{ErrorReported, ReadResult, Reader};
 use crate::policy::words::AlgorithmName;
 
 /// Value of the key `default` that leaves unlisted values unlimited.
@@ -24,30 +24,29 @@ const NO_CLASS: &str = "none";
 
 /// Reads `tiers`. `whole` is the limit without classes. `identity` contains the parts that are
 /// hashed to form the `limit_id` of that limit.
-pub(crate) fn read<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
+pub(crate) fn read(
+    reader: &mut Reader<'_>,
     context: LimitContext<'_>,
     raw: &RawLimit,
     whole: &Limit,
     identity: &mut Vec<Vec<u8>>,
 ) -> ReadResult<TiersSpec> {
-    if !fields.is_set(&keywords::TIERS) {
+    if !reader.is_set(&keywords::TIERS) {
         return Ok(None);
     }
-    let bucket = check_placement(reader, fields, context, raw, whole)?;
+    let bucket = check_placement(reader, context, raw, whole)?;
     let whole = DividedBucket { raw_limit: raw, bucket };
-    let read = reader.read_map(fields, &keywords::TIERS, |reader, fields| {
-        let method = read_method(reader, fields);
-        let classes = read_classes(reader, fields);
+    let read = reader.read_map(&keywords::TIERS, |reader| {
+        let method = read_method(reader);
+        let classes = read_classes(reader);
         let (method, classes) = (method?, classes?);
         check_classes(reader, method, &classes, &whole)?;
-        let default = read_default_class(reader, fields, &classes, bucket.burst.0)?;
+        let default = read_default_class(reader, &classes, bucket.burst.0)?;
         Ok((method, classes, default))
     })?;
     let Some((method, classes, default)) = read else { return Ok(None) };
     let limits = compile_class_limits(method, &classes, &whole, identity);
-    let limits = limits.map_err(|error| report_bounds_error(reader, fields, error))?;
+    let limits = limits.map_err(|error| report_bounds_error(reader, error))?;
     let classes = classes
         .into_iter()
         .zip(limits)
@@ -63,9 +62,8 @@ pub(crate) fn read<'d>(
 /// Checks that a limit can have `tiers`, and returns the bucket to divide among the classes. The
 /// limit must be a token bucket with nonzero capacity, its descriptor must have no `value`, and the
 /// descriptor's key must not be in `per`; otherwise, reports an error.
-fn check_placement<'d, 'l>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
+fn check_placement<'l>(
+    reader: &mut Reader<'_>,
     context: LimitContext<'_>,
     raw: &RawLimit,
     whole: &'l Limit,
@@ -90,10 +88,7 @@ fn check_placement<'d, 'l>(
         let message = "`requests_per_unit: 0` leaves classes nothing to divide; remove `tiers`";
         return conflict(&keywords::TIERS, message);
     }
-    if reader
-        .read_names(fields, &keywords::PER)?
-        .is_some_and(|per| per.iter().any(|name| name == key))
-    {
+    if reader.read_names(&keywords::PER)?.is_some_and(|per| per.iter().any(|name| name == key)) {
         let message = format!(
             "`per` must not name {}, whose value selects the class: classes share or divide a \
              counter; remove it from `per`",
@@ -104,31 +99,15 @@ fn check_placement<'d, 'l>(
     Ok(bucket)
 }
 
-fn read_method<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
-) -> Result<TierMethod, ErrorReported> {
-    let method = reader.read_word(fields, &keywords::METHOD)?;
+fn read_method(reader: &mut Reader<'_>) -> Result<TierMethod, ErrorReported> {
+    let method = reader.read_word(&keywords::METHOD)?;
     let message = "`tiers` must have `method`, one of: shared, separate, hybrid";
     reader.require(method, Target::Key, message)
 }
 
-fn read_classes<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
-) -> Result<Vec<RawClass>, ErrorReported> {
-    let classes = reader.for_each_entry(fields, &keywords::CLASSES, |reader, name, value| {
-        let fields = reader.check_map(Level::Class, value)?;
-        let floor = reader.read_percent(&fields, &keywords::FLOOR);
-        let share = reader.read_percent(&fields, &keywords::SHARE);
-        let burst = reader.read_number(&fields, &keywords::CLASS_BURST);
-        let requests = reader.read_number(&fields, &keywords::CLASS_REQUESTS);
-        if name == NO_CLASS {
-            let message = "a class cannot have the name `none`, which means no class; rename it";
-            return Err(reader.report(Target::Key, DiagnosticKind::Conflict, message));
-        }
-        let (floor, share, burst, requests) = (floor?, share?, burst?, requests?);
-        Ok(RawClass { name: name.to_owned(), floor, share, burst, requests })
+fn read_classes(reader: &mut Reader<'_>) -> Result<Vec<RawClass>, ErrorReported> {
+    let classes = reader.for_each_entry(&keywords::CLASSES, |reader, name, value| {
+        reader.in_map(Level::Class, value, |reader| read_class(reader, name))
     })?;
     let message = "`tiers` must have `classes`, with at least one name and its floor or share";
     let classes = classes.filter(|classes| !classes.is_empty());
@@ -138,6 +117,19 @@ fn read_classes<'d>(
         return Err(reader.report_key(&keywords::CLASSES, DiagnosticKind::TooLarge, message));
     }
     Ok(classes)
+}
+
+fn read_class(reader: &mut Reader<'_>, name: &str) -> Result<RawClass, ErrorReported> {
+    let floor = reader.read_percent(&keywords::FLOOR);
+    let share = reader.read_percent(&keywords::SHARE);
+    let burst = reader.read_number(&keywords::CLASS_BURST);
+    let requests = reader.read_number(&keywords::CLASS_REQUESTS);
+    if name == NO_CLASS {
+        let message = "a class cannot have the name `none`, which means no class; rename it";
+        return Err(reader.report(Target::Key, DiagnosticKind::Conflict, message));
+    }
+    let (floor, share, burst, requests) = (floor?, share?, burst?, requests?);
+    Ok(RawClass { name: name.to_owned(), floor, share, burst, requests })
 }
 
 /// Checks the keys of each class, the floors, the totals of all classes, and the charge mode.
@@ -288,13 +280,12 @@ fn check_totals(classes: &[RawClass], whole: &DividedBucket<'_>) -> Option<Viola
 /// Reads `default`. Returns the position of the class for unlisted values, or `None` if the value
 /// is `none`. If the key is absent, returns the class with the highest floor; ties go to the
 /// smallest share, then to the last class.
-fn read_default_class<'d>(
-    reader: &mut Reader<'d>,
-    fields: &Fields<'d>,
+fn read_default_class(
+    reader: &mut Reader<'_>,
     classes: &[RawClass],
     burst: u64,
 ) -> ReadResult<usize> {
-    let Some(name) = reader.read_string(fields, &keywords::DEFAULT_CLASS)? else {
+    let Some(name) = reader.read_string(&keywords::DEFAULT_CLASS)? else {
         let size = |class: &RawClass| match class.share {
             Some(share) => u128::from(burst) * u128::from(share),
             None => u128::from(class.burst.unwrap_or(0)) * u128::from(HUNDRED_PERCENT),

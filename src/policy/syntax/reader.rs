@@ -27,11 +27,13 @@ pub(crate) struct ErrorReported;
 /// Result of reading a key; `None` if the key is absent or null.
 pub(crate) type ReadResult<T> = Result<Option<T>, ErrorReported>;
 
-/// Cursor that moves through a document and collects diagnostics.
+/// Cursor that moves through a document and collects diagnostics. Keys are read from the map that was
+/// entered last.
 #[derive(Debug)]
 pub(crate) struct Reader<'d> {
     document: &'d Document<'d>,
     path: Path,
+    fields: Option<Fields<'d>>,
     diagnostics: Vec<Diagnostic>,
     errors: usize,
     warnings: usize,
@@ -40,29 +42,35 @@ pub(crate) struct Reader<'d> {
 }
 
 /// Fields of a map whose keys have been checked against the keyword table.
-#[derive(Clone, Debug)]
-pub(crate) struct Fields<'d> {
+#[derive(Debug)]
+struct Fields<'d> {
     map: Children<'d>,
     /// Unknown keys that are probably misspellings of known ones, each with the known key and its
     /// value. They are read like the known keys, so that errors below them are reported, too.
     misspelt: Vec<(&'static str, Node<'d>, Node<'d>)>,
 }
 
-impl<'d> Fields<'d> {
-    /// Returns the key and value nodes of a key.
+impl<'d> Reader<'d> {
+    pub(crate) fn new(document: &'d Document<'d>) -> Self {
+        let (path, fields, diagnostics) = (Path::default(), None, Vec::new());
+        Reader { document, path, fields, diagnostics, errors: 0, warnings: 0, stopped: false }
+    }
+
+    /// Returns the key and value nodes of a key of the current map.
     fn entry(&self, key: &Key) -> Option<(Node<'d>, Node<'d>)> {
-        self.map.entry(key.name).or_else(|| {
-            let meant = self.misspelt.iter().find(|(meant, ..)| *meant == key.name);
+        let fields = self.fields.as_ref()?;
+        fields.map.entry(key.name).or_else(|| {
+            let meant = fields.misspelt.iter().find(|(meant, ..)| *meant == key.name);
             meant.map(|(_, key, value)| (*key, *value))
         })
     }
 
-    /// Returns whether the map has the key, even if the value is null.
+    /// Returns whether the current map has the key, even if the value is null.
     pub(crate) fn contains_key(&self, key: &Key) -> bool {
         self.entry(key).is_some()
     }
 
-    /// Returns whether the map has the key and the value is not null.
+    /// Returns whether the current map has the key and the value is not null.
     pub(crate) fn is_set(&self, key: &Key) -> bool {
         self.entry(key).is_some_and(|(_, value)| !value.is_null())
     }
@@ -70,13 +78,6 @@ impl<'d> Fields<'d> {
     /// Returns the length of all text in the value of the key, in bytes; 0 if the key is absent.
     pub(crate) fn text_bytes(&self, key: &Key) -> usize {
         self.entry(key).map_or(0, |(_, value)| value.text_bytes())
-    }
-}
-
-impl<'d> Reader<'d> {
-    pub(crate) fn new(document: &'d Document<'d>) -> Self {
-        let (path, diagnostics) = (Path::default(), Vec::new());
-        Reader { document, path, diagnostics, errors: 0, warnings: 0, stopped: false }
     }
 
     /// Returns the collected errors and warnings.
@@ -172,35 +173,45 @@ impl<'d> Reader<'d> {
         matches!(self.path.0.as_slice(), [.., PathStep::Index(_), PathStep::Key(_)])
     }
 
-    /// Reads the top-level map of the file.
-    pub(crate) fn read_root(&mut self) -> Result<Fields<'d>, ErrorReported> {
-        self.check_map(Level::File, self.document.root())
+    /// Enters the top-level map of the file for good.
+    pub(crate) fn enter_root(&mut self) -> Result<(), ErrorReported> {
+        self.fields = Some(self.check_map(Level::File, self.document.root())?);
+        Ok(())
     }
 
-    /// Reads the map under `key` by calling `read` with its fields. Returns `None` if the key is
-    /// absent.
+    /// Runs `read` in a map with the keys of this level, then returns to the current map. Fails if the
+    /// value is not a map.
+    pub(crate) fn in_map<T>(
+        &mut self,
+        level: Level,
+        value: Node<'d>,
+        read: impl FnOnce(&mut Self) -> Result<T, ErrorReported>,
+    ) -> Result<T, ErrorReported> {
+        let fields = self.check_map(level, value)?;
+        let current = self.fields.replace(fields);
+        let result = read(self);
+        self.fields = current;
+        result
+    }
+
+    /// Runs `read` in the map under `key`. Returns `None` if the key is absent.
     pub(crate) fn read_map<T>(
         &mut self,
-        fields: &Fields<'d>,
         key: &Key,
-        read: impl FnOnce(&mut Self, &Fields<'d>) -> Result<T, ErrorReported>,
+        read: impl FnOnce(&mut Self) -> Result<T, ErrorReported>,
     ) -> ReadResult<T> {
         let ValueType::Map(level) = key.value_type else { return Ok(None) };
-        self.read_value(fields, key, |reader, value| {
-            let fields = reader.check_map(level, value)?;
-            read(reader, &fields)
-        })
+        self.read_value(key, |reader, value| reader.in_map(level, value, read))
     }
 
     /// Reads a map of names by calling `read` with the name and the value of each entry. Fails after
     /// the last one if any failed. Returns `None` if the key is absent.
     pub(crate) fn for_each_entry<T>(
         &mut self,
-        fields: &Fields<'d>,
         key: &Key,
         mut read: impl FnMut(&mut Self, &'d str, Node<'d>) -> Result<T, ErrorReported>,
     ) -> ReadResult<Vec<T>> {
-        self.read_value(fields, key, |reader, value| {
+        self.read_value(key, |reader, value| {
             let Value::Map(map) = value.value() else {
                 let message =
                     format!("`{}` must be a map of names, not {}", key.name, type_name(value));
@@ -217,21 +228,19 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// Reads a list of maps by calling `read` with the position and the fields of each map. Fails
-    /// after the last one if any failed. Returns `None` if the key is absent.
+    /// Reads a list of maps by calling `read` in each map with its position. Fails after the last one
+    /// if any failed. Returns `None` if the key is absent.
     pub(crate) fn for_each<T>(
         &mut self,
-        fields: &Fields<'d>,
         key: &Key,
-        mut read: impl FnMut(&mut Self, usize, &Fields<'d>) -> Result<T, ErrorReported>,
+        mut read: impl FnMut(&mut Self, usize) -> Result<T, ErrorReported>,
     ) -> ReadResult<Vec<T>> {
         let ValueType::List(level) = key.value_type else { return Ok(None) };
-        self.read_value(fields, key, |reader, value| {
+        self.read_value(key, |reader, value| {
             let entries = reader.check_list(key, value)?.nodes().enumerate();
             let entries = entries.map(|(at, entry)| (PathStep::Index(at), (at, entry)));
             reader.read_items(entries, |reader, (at, entry)| {
-                let fields = reader.check_map(level, entry)?;
-                read(reader, at, &fields)
+                reader.in_map(level, entry, |reader| read(reader, at))
             })
         })
     }
@@ -257,13 +266,13 @@ impl<'d> Reader<'d> {
     }
 
     /// Reads the text under `key`. Returns `None` if the key is absent.
-    pub(crate) fn read_string(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<String> {
-        self.read_value(fields, key, |reader, value| reader.convert_to_string(key, value))
+    pub(crate) fn read_string(&mut self, key: &Key) -> ReadResult<String> {
+        self.read_value(key, |reader, value| reader.convert_to_string(key, value))
     }
 
     /// Reads a list of names. Reports empty names. Returns `None` if the key is absent.
-    pub(crate) fn read_names(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<Vec<String>> {
-        self.read_value(fields, key, |reader, value| {
+    pub(crate) fn read_names(&mut self, key: &Key) -> ReadResult<Vec<String>> {
+        self.read_value(key, |reader, value| {
             let entries = reader.check_list(key, value)?.nodes().enumerate();
             let entries = entries.map(|(at, entry)| (PathStep::Index(at), entry));
             reader.read_items(entries, |reader, entry| {
@@ -290,11 +299,10 @@ impl<'d> Reader<'d> {
     /// key is absent or null.
     pub(crate) fn read_value<T>(
         &mut self,
-        fields: &Fields<'d>,
         key: &Key,
         read: impl FnOnce(&mut Self, Node<'d>) -> Result<T, ErrorReported>,
     ) -> ReadResult<T> {
-        let entry = fields.entry(key).filter(|(_, value)| !value.is_null());
+        let entry = self.entry(key).filter(|(_, value)| !value.is_null());
         let Some((written, value)) = entry else { return Ok(None) };
         let is_exact = written.text() == key.name;
         let step = if is_exact { key.into() } else { written.as_step() };
@@ -333,11 +341,7 @@ impl<'d> Reader<'d> {
 
     /// Returns the fields of a map, and reports its unknown and misplaced keys. Fails if the value
     /// is not a map.
-    pub(crate) fn check_map(
-        &mut self,
-        level: Level,
-        value: Node<'d>,
-    ) -> Result<Fields<'d>, ErrorReported> {
+    fn check_map(&mut self, level: Level, value: Node<'d>) -> Result<Fields<'d>, ErrorReported> {
         let Value::Map(map) = value.value() else {
             let (title, found, hint) = (level.title(), type_name(value), map_hint(level, value));
             let message = format!("{title} must be a map of keys, not {found}{hint}");

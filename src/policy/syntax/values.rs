@@ -3,7 +3,7 @@
 //! Not here: maps, lists, and text (`reader`), the rules of YAML 1.1 (`scalar`).
 
 use super::keywords::{Key, ValueType};
-use super::reader::{ErrorReported, Fields, ReadResult, Reader};
+use super::reader::{ErrorReported, ReadResult, Reader};
 use super::suggestions::{number_hint, range_hint, spelling};
 use super::yaml::scalar::{self, Scalar};
 use crate::domain::{NamedEnum, nearest_word};
@@ -11,12 +11,8 @@ use crate::policy::diagnostic::{DiagnosticKind, Target, quoted};
 
 impl<'d> Reader<'d> {
     /// Reads a boolean. An absent key means false.
-    pub(crate) fn read_boolean(
-        &mut self,
-        fields: &Fields<'d>,
-        key: &Key,
-    ) -> Result<bool, ErrorReported> {
-        let boolean = self.read_value(fields, key, |reader, value| match value.scalar() {
+    pub(crate) fn read_boolean(&mut self, key: &Key) -> Result<bool, ErrorReported> {
+        let boolean = self.read_value(key, |reader, value| match value.scalar() {
             Scalar::Bool(value) => Ok(value),
             _ => {
                 let hint = match scalar::read(value.text()) {
@@ -32,9 +28,9 @@ impl<'d> Reader<'d> {
     }
 
     /// Reads a whole number within the bounds of the key. Returns `None` if the key is absent.
-    pub(crate) fn read_number(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<u64> {
+    pub(crate) fn read_number(&mut self, key: &Key) -> ReadResult<u64> {
         let ValueType::Number { min, max } = key.value_type else { return Ok(None) };
-        self.read_value(fields, key, |reader, value| {
+        self.read_value(key, |reader, value| {
             let number = match value.scalar() {
                 Scalar::Int(number) => number,
                 // Helm writes a million as `1e+06`. The saturating cast keeps the sign of a number
@@ -69,13 +65,9 @@ impl<'d> Reader<'d> {
     }
 
     /// Reads one of the words that the key accepts. Returns `None` if the key is absent.
-    pub(crate) fn read_word<T: NamedEnum>(
-        &mut self,
-        fields: &Fields<'d>,
-        key: &Key,
-    ) -> ReadResult<T> {
+    pub(crate) fn read_word<T: NamedEnum>(&mut self, key: &Key) -> ReadResult<T> {
         let any_case = matches!(key.value_type, ValueType::OneOf { any_case: true, .. });
-        self.read_value(fields, key, |reader, value| {
+        self.read_value(key, |reader, value| {
             let text = reader.convert_to_string(key, value)?;
             if let Some(value) = T::from_name(&text, any_case) {
                 return Ok(value);
@@ -89,8 +81,8 @@ impl<'d> Reader<'d> {
     }
 
     /// Reads a whole percentage such as `24%`. Returns `None` if the key is absent.
-    pub(crate) fn read_percent(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<u32> {
-        self.read_value(fields, key, |reader, value| {
+    pub(crate) fn read_percent(&mut self, key: &Key) -> ReadResult<u32> {
+        self.read_value(key, |reader, value| {
             let digits = value.text().strip_suffix('%').unwrap_or_default();
             let is_whole = digits.bytes().all(|byte| byte.is_ascii_digit());
             match digits.parse::<u32>() {
