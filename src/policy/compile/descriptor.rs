@@ -177,20 +177,14 @@ fn read_rule(
                        remove `body`";
         reader.report_key(&keywords::RULE_BODY, DiagnosticKind::Conflict, message);
     }
-    let (metadata, body) = (metadata?, body?);
-    let (shadow_mode, quota_mode) = (shadow_mode?, quota_mode?);
-    let detailed_metric = detailed_metric?;
-    let limits = limits?;
+    let (limits, shadow_mode, quota_mode) = (limits?, shadow_mode?, quota_mode?);
+    let (detailed_metric, metadata, body) = (detailed_metric?, metadata?, body?);
     if limits.is_empty() {
         return Ok(None);
     }
-    let single = |limit: &RateLimit| limit.name.clone();
+    let single = limits.first().filter(|_| reader.is_set(&keywords::RATE_LIMIT));
     Ok(Some(RuleSpec {
-        name: if reader.is_set(&keywords::RATE_LIMITS) {
-            None
-        } else {
-            limits.first().and_then(single)
-        },
+        name: single.and_then(|limit| limit.name.clone()),
         replaces: limits.iter().flat_map(|limit| limit.replaces.iter().cloned()).collect(),
         limits: limits.into_iter().filter_map(|limit| limit.limit).collect(),
         shadow_mode,
