@@ -18,7 +18,7 @@ pub(crate) mod response_body;
 pub(crate) mod soft_limit;
 pub(crate) mod tiers;
 mod unmatched_values;
-pub(crate) mod warnings;
+mod warnings;
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -87,8 +87,8 @@ pub fn compile(
     }
     let compiled = compile_files(&documents, options, &budget, errors);
     let (domains, mut found) = compiled.map_err(|errors| Diagnostics(sort_by_position(errors)))?;
-    for MergedDomain { spec, files, origins } in &domains {
-        found.extend(warnings::find_warnings(spec, files, origins, &documents));
+    for domain in &domains {
+        found.extend(warnings::find_warnings(domain, &documents));
     }
     let (notes, warnings) =
         sort_by_position(found).into_iter().partition(|found| found.kind.is_note());

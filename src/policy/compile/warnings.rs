@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use super::MergedDomain;
 use super::unmatched_values::{text_problem, value_problem};
 use crate::domain::nearest_word;
 use crate::policy::compiled_policy::{DomainSpec, NodeSpec, RuleSpec};
@@ -38,26 +39,10 @@ fn is_always_present(key: &str) -> bool {
 
 /// Returns the warnings and notes about a domain: at most [`DIAGNOSTICS_MAX`] about descriptors, and as
 /// many about `hash_tag` for each file.
-///
-/// `files` contains the document index of each of the domain's files. `origins` contains the
-/// document index and the position of each first-level node.
-pub(crate) fn find_warnings(
-    domain: &DomainSpec,
-    files: &[usize],
-    origins: &[(usize, usize)],
-    documents: &[Document<'_>],
-) -> Vec<Diagnostic> {
-    let mut linter = Linter {
-        origins,
-        documents,
-        found: Vec::new(),
-        names: HashSet::new(),
-        replaced: Vec::new(),
-        counted: HashSet::new(),
-        absent: BTreeMap::new(),
-        has_limit_for_all: false,
-        groups_ipv6: domain.http.is_some(),
-    };
+pub(super) fn find_warnings(merged: &MergedDomain, documents: &[Document<'_>]) -> Vec<Diagnostic> {
+    let MergedDomain { spec: domain, files, origins } = merged;
+    let groups_ipv6 = domain.http.is_some();
+    let mut linter = Linter { origins, documents, groups_ipv6, ..Linter::default() };
     linter.visit(&domain.nodes, &mut Vec::new(), &mut Vec::new());
     linter.check_replaces();
     linter.check_absent_entries();
@@ -90,6 +75,7 @@ fn has_rule(nodes: &[NodeSpec]) -> bool {
 /// Warnings and notes found so far, and what a check needs to know of the whole domain. A position in
 /// the tree is the list positions of a descriptor's ancestors and of the descriptor itself, outermost
 /// first.
+#[derive(Default)]
 struct Linter<'a> {
     origins: &'a [(usize, usize)],
     documents: &'a [Document<'a>],
