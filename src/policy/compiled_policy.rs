@@ -54,10 +54,11 @@ pub struct NodeSpec {
 }
 
 /// Values that a node matches.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ValueSpec {
     /// Any value that matches no sibling with the same key. A node with this variant is a default
     /// node.
+    #[default]
     Any,
     /// Exactly this value; not empty.
     Exact(Arc<str>),

@@ -68,15 +68,8 @@ impl TreeBuilder {
         if self.tree.domain(&spec.name).is_some() {
             return;
         }
-        let root = self.add_node(TreeNode {
-            parent: None,
-            key: "".into(),
-            value: ValueSpec::Any,
-            share_threshold: false,
-            value_to_metric: false,
-            rule: None,
-            is_leaf: spec.nodes.is_empty(),
-        });
+        let is_leaf = spec.nodes.is_empty();
+        let root = self.add_node(TreeNode { is_leaf, ..TreeNode::default() });
         self.tree.domain_index.insert(spec.name.clone(), self.tree.domains.len());
         self.tree.domains.push(Domain {
             name: spec.name.clone(),
@@ -136,13 +129,7 @@ impl TreeBuilder {
     fn find_or_add_group(&mut self, parent: NodeId, key: &str) -> u32 {
         let (tree, key_bytes) = (&mut self.tree, key.as_bytes().into());
         *tree.group_index.entry((parent.0, key_bytes)).or_insert_with(|| {
-            tree.groups.push(KeyGroup {
-                parent,
-                key: key.into(),
-                has_exact: false,
-                patterns: None,
-                default: None,
-            });
+            tree.groups.push(KeyGroup { parent, key: key.into(), ..KeyGroup::default() });
             to_u32(tree.groups.len() - 1)
         })
     }

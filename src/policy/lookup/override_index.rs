@@ -41,7 +41,7 @@ pub(crate) struct RuleOverrides {
 }
 
 /// All overrides, by target.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct OverrideIndex {
     /// Rules without overrides, in the order of the policy's rules.
     pub loaded: Arc<Vec<Rule>>,
@@ -104,13 +104,7 @@ impl OverrideIndex {
         let mut broad: HashMap<Box<str>, Vec<Arc<OverrideEntry>>> = HashMap::new();
         let mut positions = HashMap::new();
         let mut patterns: HashMap<u32, Vec<Arc<OverrideEntry>>> = HashMap::new();
-        let mut index = OverrideIndex {
-            loaded,
-            broad: Arc::default(),
-            sequence_positions: Arc::default(),
-            sequences: Vec::new(),
-            hash: RandomState::default(),
-        };
+        let mut index = OverrideIndex { loaded, ..OverrideIndex::default() };
         for entry in entries {
             let target = &entry.target;
             if target.entries.is_empty() {

@@ -84,7 +84,7 @@ pub struct Rule {
 }
 
 /// Index of a node in the arena of [`DescriptorTree`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct NodeId(pub u32);
 
 /// Template for the counter identities of a limit, which are hashed to counter keys: constant
@@ -175,7 +175,7 @@ pub(crate) struct Domain {
 }
 
 /// Node of the descriptor tree; matches one entry of a descriptor.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct TreeNode {
     pub parent: Option<NodeId>,
     pub key: Box<str>,
@@ -187,7 +187,7 @@ pub(crate) struct TreeNode {
 }
 
 /// Children of a node that have the same key.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct KeyGroup {
     pub parent: NodeId,
     pub key: Box<str>,
