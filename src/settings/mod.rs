@@ -26,7 +26,7 @@ pub use otlp_settings::{OtlpSettings, TraceSampler};
 pub use precedence::{SettingValue, Sources, TextMap, report};
 pub use redis_settings::{RedisLogin, RedisSettings, parse_login};
 pub use server_url::ServerUrl;
-pub use setting_error::{Origin, SettingError};
+pub use setting_error::SettingError;
 pub use setting_row::SettingRow;
 pub use table::{Settings, TABLE};
 pub use value_types::{HeaderFamily, OnOff, PEERS_MAX, PolicySourceKind, RedisType, SecretText};

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::drop_in_mode::DropIn;
 use super::foreign_names::find_similar_name;
 use super::server_url::{HIDDEN, hide_secrets};
-use super::setting_error::{Origin, SettingError};
+use super::setting_error::SettingError;
 use super::setting_row::{Redaction, SettingRow};
 use super::value_types::ValueError;
 use crate::domain::escaped;
@@ -44,10 +44,10 @@ impl Sources {
         Sources { environment: Sources::from_flags(variables).flags, ..Sources::default() }
     }
 
-    /// Returns the position of a setting in the settings file, as `FILE:LINE`; empty if the
-    /// position is unknown.
-    fn file_position(&self, name: &str) -> String {
-        self.file_positions.get(name).cloned().unwrap_or_default()
+    /// Returns the origin of a value in the settings file.
+    fn file_origin(&self, name: &str) -> String {
+        let position = self.file_positions.get(name);
+        position.map_or("settings file".to_owned(), |at| format!("settings file {at}"))
     }
 }
 
@@ -58,8 +58,9 @@ pub struct SettingValue {
     pub row: &'static SettingRow,
     /// Value as text, before parsing.
     pub text: String,
-    /// Source of the value.
-    pub origin: Origin,
+    /// Source of the value, as text: `flag`, `environment NAME`, `settings file FILE:LINE`, or one of
+    /// the defaults.
+    pub origin: String,
 }
 
 impl SettingValue {
@@ -74,6 +75,9 @@ impl SettingValue {
     }
 }
 
+/// Origin of a value that no source sets.
+const DEFAULT: &str = "default";
+
 /// Looks up the values of all settings, in the order of the table.
 pub(super) fn find_all(table: &'static [SettingRow], sources: &Sources) -> Vec<SettingValue> {
     let mut values: Vec<SettingValue> = table.iter().map(|row| find_value(row, sources)).collect();
@@ -82,10 +86,10 @@ pub(super) fn find_all(table: &'static [SettingRow], sources: &Sources) -> Vec<S
     };
     if values.iter().any(is_control_plane) {
         let charge = values.iter_mut().find(|value| value.row.name == "charge");
-        if let Some(value) = charge.filter(|value| value.origin == Origin::Default) {
+        if let Some(value) = charge.filter(|value| value.origin == DEFAULT) {
             // The gateways charge after the response, and their policies cannot say how.
             "billed".clone_into(&mut value.text);
-            value.origin = Origin::ControlPlaneDefault;
+            "default with a control plane".clone_into(&mut value.origin);
         }
     }
     values
@@ -100,32 +104,28 @@ pub(super) fn is_service_link(name: &str, text: &str) -> bool {
 
 fn find_value(row: &'static SettingRow, sources: &Sources) -> SettingValue {
     let named = |texts: &'_ TextMap| texts.get(row.name).filter(|_| row.has_flag()).cloned();
-    let flag = named(&sources.flags).map(|text| (text, Origin::Flag));
+    let flag = named(&sources.flags).map(|text| (text, "flag".to_owned()));
     // An empty variable counts as unset, because deployment manifests unset variables that way.
     let in_environment = |name: &String| {
         let text = sources.environment.get(name).filter(|text| !text.is_empty())?;
         if is_service_link(name, text) {
             return None;
         }
-        Some((text.clone(), Origin::Environment(name.clone())))
+        Some((text.clone(), format!("environment {name}")))
     };
     let found = flag
         .or_else(|| {
             let compat = row.compat_names.iter().map(|name| (*name).to_owned());
             std::iter::once(row.variable()).chain(compat).find_map(|name| in_environment(&name))
         })
-        .or_else(|| {
-            let text = named(&sources.file)?;
-            Some((text, Origin::File(sources.file_position(row.name))))
-        });
-    let drop_in_default = sources.drop_in.as_ref().and_then(|_| row.drop_in_default());
-    match (found, drop_in_default) {
-        (Some((text, origin)), _) => SettingValue { row, text, origin },
-        (None, Some(text)) => {
-            SettingValue { row, text: text.to_owned(), origin: Origin::DropInDefault }
-        }
-        (None, None) => SettingValue { row, text: row.default.to_owned(), origin: Origin::Default },
-    }
+        .or_else(|| named(&sources.file).map(|text| (text, sources.file_origin(row.name))));
+    let (text, origin) = found.unwrap_or_else(|| {
+        let of_drop_in = sources.drop_in.as_ref().and_then(|_| row.drop_in_default());
+        let of_drop_in = of_drop_in.map(|text| (text, "default as ratelimit"));
+        let (text, origin) = of_drop_in.unwrap_or((row.default, DEFAULT));
+        (text.to_owned(), origin.to_owned())
+    });
+    SettingValue { row, text, origin }
 }
 
 /// Parses the value of the setting whose field in `Settings` is named `field`. On failure, appends
@@ -161,7 +161,7 @@ pub(super) fn find_unknown_names(
             Some(similar) => format!("did you mean {similar:?}?"),
             None => "`tidegate serve --help` lists all".to_owned(),
         };
-        let origin = Origin::File(sources.file_position(name));
+        let origin = sources.file_origin(name);
         SettingError::UnknownName(format!("{origin}: unknown setting {name:?}; {help}"))
     };
     sources.file.keys().filter(is_unknown).map(error).collect()
@@ -185,7 +185,7 @@ pub fn report(values: &[SettingValue]) -> String {
     let mut out = String::new();
     for (line, value) in lines.iter().zip(values) {
         // Writing into a String cannot fail.
-        let _ = writeln!(out, "{line:width$}  # {}", escaped(&value.origin.to_string()));
+        let _ = writeln!(out, "{line:width$}  # {}", escaped(&value.origin));
     }
     out
 }
@@ -230,7 +230,7 @@ mod tests {
         pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
     }
 
-    fn origin_of(sources: &Sources, name: &str) -> (String, Origin) {
+    fn origin_of(sources: &Sources, name: &str) -> (String, String) {
         let all = find_all(TABLE, sources);
         let one = all.iter().find(|one| one.row.name == name).unwrap();
         (one.text.clone(), one.origin.clone())
@@ -239,23 +239,23 @@ mod tests {
     #[test]
     fn a_flag_wins_over_the_environment_the_file_and_the_default() {
         let mut sources = Sources::default();
-        assert_eq!(origin_of(&sources, "grpc-port"), ("8081".into(), Origin::Default));
+        assert_eq!(origin_of(&sources, "grpc-port"), ("8081".into(), "default".into()));
         sources.file = text_map(&[("grpc-port", "1")]);
-        assert_eq!(origin_of(&sources, "grpc-port"), ("1".into(), Origin::File(String::new())));
+        assert_eq!(origin_of(&sources, "grpc-port"), ("1".into(), "settings file".into()));
         sources.environment = text_map(&[("GRPC_PORT", "2")]);
-        let compat = Origin::Environment("GRPC_PORT".into());
+        let compat = "environment GRPC_PORT".into();
         assert_eq!(origin_of(&sources, "grpc-port"), ("2".into(), compat));
         sources.environment.insert("TIDEGATE_GRPC_PORT".into(), "3".into());
-        let own = Origin::Environment("TIDEGATE_GRPC_PORT".into());
+        let own = "environment TIDEGATE_GRPC_PORT".into();
         assert_eq!(origin_of(&sources, "grpc-port"), ("3".into(), own));
         sources.flags = text_map(&[("grpc-port", "4")]);
-        assert_eq!(origin_of(&sources, "grpc-port"), ("4".into(), Origin::Flag));
+        assert_eq!(origin_of(&sources, "grpc-port"), ("4".into(), "flag".into()));
     }
 
     #[test]
     fn an_empty_variable_counts_as_unset() {
         let sources = Sources { environment: text_map(&[("GRPC_PORT", "")]), ..Sources::default() };
-        assert_eq!(origin_of(&sources, "grpc-port").1, Origin::Default);
+        assert_eq!(origin_of(&sources, "grpc-port").1, "default");
     }
 
     #[test]
@@ -279,9 +279,9 @@ mod tests {
     fn with_a_control_plane_bills_are_charged_unless_a_source_says_otherwise() {
         let environment = text_map(&[("CONFIG_TYPE", "GRPC_XDS_SOTW")]);
         let mut sources = Sources { environment, ..Sources::default() };
-        let billed = ("billed".to_owned(), Origin::ControlPlaneDefault);
+        let billed = ("billed".to_owned(), "default with a control plane".to_owned());
         assert_eq!(origin_of(&sources, "charge"), billed);
         sources.flags = text_map(&[("charge", "admitted")]);
-        assert_eq!(origin_of(&sources, "charge"), ("admitted".to_owned(), Origin::Flag));
+        assert_eq!(origin_of(&sources, "charge"), ("admitted".to_owned(), "flag".to_owned()));
     }
 }
