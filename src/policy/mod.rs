@@ -39,9 +39,7 @@ pub use override_entry::{OverrideChange, OverrideEntry, OverrideMode, OverrideTa
 #[cfg(feature = "server")]
 pub use override_json::{BY_BYTES_MAX, OVERRIDE_BYTES_MAX, REASON_BYTES_MAX};
 pub use read_budget::{NODES_MAX, READ_BYTES_MAX, ReadBudget};
-pub use show::explain::{
-    ExplainedStep, Explanation, LimitExplanation, MatchEnd, RuleExplanation, StepResult,
-};
+pub use show::explain::{ExplainedStep, Explanation, LimitExplanation, MatchEnd, RuleExplanation};
 #[cfg(feature = "server")]
 pub use show::view::{ClassView, LimitView, RuleView, TiersView};
 pub use source::{FILE_BYTES_CEILING, FILE_BYTES_MAX, Options, Source, TOTAL_BYTES_MAX};

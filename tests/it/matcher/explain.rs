@@ -1,6 +1,6 @@
 //! `explain` takes the same steps as a request.
 
-use tidegate::policy::{MatchEnd, StepResult, key_text};
+use tidegate::policy::{MatchEnd, key_text};
 
 use crate::support::policy_specs::{bucket, descriptor, entry, key, listed, pair, policy, request};
 
@@ -14,9 +14,8 @@ fn an_explanation_names_the_step_of_every_level_and_the_counter() {
     ]);
     let entries = [entry("a", "x9"), entry("b", b"v\n\xff"), entry("c", "1")];
     let explanation = policy.explain("d", &entries);
-    let hows: Vec<_> = explanation.steps.iter().map(|step| &step.how).collect();
-    let pattern = StepResult::Pattern { number: 2, text: "x*".to_owned(), shared: true };
-    assert_eq!(hows, [&pattern, &StepResult::Default, &StepResult::Exact]);
+    let hows: Vec<_> = explanation.steps.iter().map(|step| &*step.how).collect();
+    assert_eq!(hows, ["pattern 2 `x*`, one counter for all its values", "default", "exact"]);
     let MatchEnd::Rule(rule) = &explanation.ending else { panic!("{explanation}") };
     let descriptors = [descriptor(&entries)];
     let keys = super::checks_of(&policy, &request(&descriptors), |check| key_text(check.key));
@@ -46,13 +45,12 @@ fn an_explanation_says_why_nothing_matches() {
         assert_eq!(explanation.ending, MatchEnd::NoMatch);
         explanation.steps.last().unwrap().how.clone()
     };
-    assert_eq!(last(&[("a", "2")]), StepResult::NoSuchValue);
-    assert_eq!(last(&[("c", "y")]), StepResult::NoSuchValue);
-    assert_eq!(
-        last(&[("z", "1")]),
-        StepResult::NoSuchKey { keys: vec!["a".to_owned(), "c".to_owned()] }
-    );
-    assert_eq!(last(&[("a", "1"), ("b", "1"), ("c", "1")]), StepResult::NoChildren);
+    let no_value = "no match: neither this value, nor a pattern for it, nor a default";
+    assert_eq!(last(&[("a", "2")]), no_value);
+    assert_eq!(last(&[("c", "y")]), no_value);
+    assert_eq!(last(&[("z", "1")]), "no match: no such key here; there are: a, c");
+    let too_long = last(&[("a", "1"), ("b", "1"), ("c", "1")]);
+    assert_eq!(too_long, "no match: the path ends above this entry");
 }
 
 #[test]
