@@ -111,7 +111,6 @@ struct Session<R> {
     backoff: Backoff,
     /// Certificates of the current connection.
     certificates: Option<ClientCertificates>,
-    defaults: PolicyDefaults,
     /// Whether any policy has been activated.
     is_active: bool,
     receiver: R,
@@ -126,14 +125,14 @@ struct Session<R> {
 
 impl Client {
     /// Runs the client until the process ends. Passes each response to `receiver`.
-    pub async fn run(self, last_good: LastGood, receiver: impl PolicyReceiver) {
+    pub async fn run(self, mut last_good: LastGood, receiver: impl PolicyReceiver) {
+        last_good.set_defaults(self.read_defaults().unwrap_or_default());
         let backoff = Backoff::new(self.backoff);
         let mut session = Session {
             last_good,
             exchange: Exchange::default(),
             backoff,
             certificates: None,
-            defaults: self.read_defaults().unwrap_or_default(),
             is_active: false,
             receiver,
             last_logged_error: None,
@@ -141,7 +140,6 @@ impl Client {
             next_apply: now(),
             client: self,
         };
-        session.last_good.set_defaults(session.defaults.clone());
         loop {
             let ended = session.run_stream().await;
             let connected = session.client.status.connected.swap(false, Ordering::Relaxed);
@@ -339,10 +337,9 @@ impl<R: PolicyReceiver> Session<R> {
             }
             changed |= differs;
         }
-        if let Some(defaults) = self.client.read_defaults().filter(|it| *it != self.defaults) {
+        let defaults = self.client.read_defaults();
+        if defaults.is_some_and(|defaults| self.last_good.set_defaults(defaults)) {
             tracing::info!("policy defaults have changed, reading the policy again");
-            self.last_good.set_defaults(defaults.clone());
-            self.defaults = defaults;
             changed = true;
         }
         changed

@@ -122,14 +122,19 @@ impl LastGood {
         LastGood { options, defaults, ..LastGood::default() }
     }
 
-    /// Replaces the policy defaults. All domains of the next response are compiled again.
-    pub fn set_defaults(&mut self, defaults: PolicyDefaults) {
+    /// Replaces the policy defaults, and returns whether they differ. If so, all domains of the next
+    /// response are compiled again.
+    pub fn set_defaults(&mut self, defaults: PolicyDefaults) -> bool {
+        if self.defaults == defaults {
+            return false;
+        }
         self.defaults = defaults;
         self.rejected.clear();
         // No content has this hash, so that every resource differs from the accepted one.
         for domain in self.accepted.values_mut() {
             domain.hash = blake3::Hash::from_bytes([0; 32]);
         }
+        true
     }
 
     /// Returns the active domains, sorted by name.
@@ -168,7 +173,7 @@ impl LastGood {
         let mut update = DomainUpdate::default();
         let mut response = DecodedResponse::decode(resources);
         update.rejections.append(&mut response.rejections);
-        let previously_rejected = std::mem::take(&mut self.rejected);
+        let mut previously_rejected = std::mem::take(&mut self.rejected);
         // Removed first, so that their space is free for the others.
         let before = self.accepted.len();
         self.accepted.retain(|domain, accepted| {
@@ -176,7 +181,8 @@ impl LastGood {
         });
         update.changed = self.accepted.len() < before;
         for (domain, group) in response.domains {
-            self.apply_domain(&domain, group, &previously_rejected, &mut update);
+            let rejected = previously_rejected.remove(&domain);
+            self.apply_domain(&domain, group, rejected, &mut update);
         }
         if update.rejections.len() > REJECTIONS_MAX {
             let more = update.rejections.len() - REJECTIONS_MAX;
@@ -186,13 +192,13 @@ impl LastGood {
         update
     }
 
-    /// Applies the resources of one domain. `group` must be sorted by name. `previously_rejected`
-    /// contains the invalid domains of the previous response.
+    /// Applies the resources of one domain. `group` must be sorted by name. `rejected`
+    /// is the domain in the previous response if it was invalid.
     fn apply_domain(
         &mut self,
         domain: &str,
         group: Vec<EncodedResource>,
-        previously_rejected: &BTreeMap<String, RejectedDomain>,
+        rejected: Option<RejectedDomain>,
         update: &mut DomainUpdate,
     ) {
         let group = match self.options.merge_domains {
@@ -203,12 +209,9 @@ impl LastGood {
         if self.accepted.get(domain).is_some_and(|accepted| accepted.hash == hash) {
             return;
         }
-        if let Some(RejectedDomain { rejections, .. }) =
-            previously_rejected.get(domain).filter(|rejected| rejected.hash == hash)
-        {
-            update.rejections.extend(rejections.iter().cloned());
-            let rejections = rejections.clone();
-            self.rejected.insert(domain.to_owned(), RejectedDomain { hash, rejections });
+        if let Some(same) = rejected.filter(|rejected| rejected.hash == hash) {
+            update.rejections.extend(same.rejections.iter().cloned());
+            self.rejected.insert(domain.to_owned(), same);
             return;
         }
         update.compiled += 1;
