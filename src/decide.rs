@@ -85,14 +85,14 @@ impl CallLimits<'_> {
 pub struct Decider<S, O> {
     policy: ArcSwap<Policy>,
     store: S,
-    observer: O,
+    observer: Arc<O>,
     modes: GlobalModes,
     holders: HolderGenerator,
 }
 
 impl<S: Store, O: Observer> Decider<S, O> {
     /// Creates a decider that starts with `policy`.
-    pub fn new(policy: Arc<Policy>, store: S, observer: O, modes: GlobalModes) -> Self {
+    pub fn new(policy: Arc<Policy>, store: S, observer: Arc<O>, modes: GlobalModes) -> Self {
         let holders = HolderGenerator::default();
         Decider { policy: ArcSwap::new(policy), store, observer, modes, holders }
     }

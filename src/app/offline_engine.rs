@@ -23,7 +23,8 @@ impl OfflineEngine {
     /// treated as 1.
     pub fn new(policy: Arc<Policy>, keys_max: usize) -> OfflineEngine {
         let store = MemoryStore::new(keys_max);
-        let decider = Decider::new(Arc::clone(&policy), store, (), GlobalModes::default());
+        let decider =
+            Decider::new(Arc::clone(&policy), store, Arc::new(()), GlobalModes::default());
         OfflineEngine { decider, policy }
     }
 

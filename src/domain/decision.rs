@@ -3,7 +3,6 @@
 //!
 //! Not here: making a decision (`decide`), encoding it (`wire`).
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::named_enum::named_enum;
@@ -386,65 +385,6 @@ pub trait Observer: Send + Sync + 'static {
     /// Called when the response to a sampled request is ready, with the request's trace. May
     /// allocate and lock, because few requests are sampled.
     fn on_trace(&self, _: &Trace, _: RpcOutcome) {}
-}
-
-impl<T: Observer> Observer for Arc<T> {
-    fn on_check(&self, event: &CheckEvent) {
-        T::on_check(self, event);
-    }
-    fn on_override_check(&self, event: &CheckEvent, domain: &str) {
-        T::on_override_check(self, event, domain);
-    }
-    fn on_detailed_check(&self, event: &CheckEvent, detailed: &DetailedCheck<'_>) {
-        T::on_detailed_check(self, event, detailed);
-    }
-    fn on_refusal(&self, event: &KeyEvent<'_>) {
-        T::on_refusal(self, event);
-    }
-    fn sample_pass(&self, event: &CheckEvent) -> Option<u64> {
-        T::sample_pass(self, event)
-    }
-    fn on_pass(&self, key: &KeyEvent<'_>, event: &CheckEvent, weight: u64) {
-        T::on_pass(self, key, event, weight);
-    }
-    fn on_near(&self, event: &NearEvent<'_>) {
-        T::on_near(self, event);
-    }
-    fn on_unmatched(
-        &self,
-        request: &Request<'_>,
-        reason: NoLimitReason,
-        explain: &dyn Fn() -> String,
-    ) {
-        T::on_unmatched(self, request, reason, explain);
-    }
-    fn on_shadow_pass(&self, limit: Option<&LimitedBy<'_>>, source: Source) {
-        T::on_shadow_pass(self, limit, source);
-    }
-    fn release_without_holder(&self) {
-        T::release_without_holder(self);
-    }
-    fn on_invalid(&self, reason: InvalidReason) {
-        T::on_invalid(self, reason);
-    }
-    fn on_decision(&self, decision: &Decision<'_>) {
-        T::on_decision(self, decision);
-    }
-    fn wants_timing(&self) -> bool {
-        T::wants_timing(self)
-    }
-    fn on_response(&self, outcome: RpcOutcome, took: Duration) {
-        T::on_response(self, outcome, took);
-    }
-    fn tracing_enabled(&self) -> bool {
-        T::tracing_enabled(self)
-    }
-    fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
-        T::should_sample(self, parent)
-    }
-    fn on_trace(&self, trace: &Trace, outcome: RpcOutcome) {
-        T::on_trace(self, trace, outcome);
-    }
 }
 
 impl Observer for () {

@@ -115,7 +115,7 @@ impl LimiterBuilder {
         }
         let policy = Arc::new(compile_policy(&self.files, &self.secret)?);
         let store = self.open_store()?;
-        let decider = Decider::new(policy, store, (), GlobalModes::default());
+        let decider = Decider::new(policy, store, Arc::new(()), GlobalModes::default());
         let inner = LimiterInner { decider, secret: self.secret, clock: self.clock };
         Ok(Limiter(Arc::new(inner)))
     }

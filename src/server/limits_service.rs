@@ -565,7 +565,7 @@ mod tests {
         let file = Source { name: "d.yaml".into(), text: format!("domain: d\n{rules}").into() };
         let compiled = policy::compile(&[file], &policy::Options::default()).unwrap();
         let policy = Arc::new(Policy::build(compiled.domains, Secret::default()));
-        let decider = Decider::new(policy, Arc::clone(store), (), GlobalModes::default());
+        let decider = Decider::new(policy, Arc::clone(store), Arc::new(()), GlobalModes::default());
         let response_config = ResponseConfig::new(ResponseSettings::default()).unwrap();
         RlsService::new(Arc::new(decider), Clock::Manual(ManualClock::default()), response_config)
     }

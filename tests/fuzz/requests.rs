@@ -196,7 +196,7 @@ fn service() -> (Arc<Looking>, RlsService<Looking>, ManualClock) {
     let policy = Policy::build(compiled.domains, Secret::default());
     let store = MemoryStore::new(MAX_KEYS);
     let modes = GlobalModes { shadow: false, quota: false };
-    let decider = Decider::new(Arc::new(policy), store, Nobody, modes);
+    let decider = Decider::new(Arc::new(policy), store, Arc::new(Nobody), modes);
     let (seen, met) = (Mutex::default(), Mutex::default());
     let looking = Arc::new(Looking { decider, seen, met });
     let response_config = ResponseSettings {

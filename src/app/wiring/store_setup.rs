@@ -1,6 +1,5 @@
 //! Builds the process's store: the memory store, or Redis with the memory store as fallback.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -19,7 +18,7 @@ use crate::telemetry::Telemetry;
 
 /// Decider of the running service. It uses the configured store and reports its decisions to
 /// telemetry.
-pub(crate) type ServiceDecider = Decider<AnyStore, Arc<Telemetry>>;
+pub(crate) type ServiceDecider = Decider<AnyStore, Telemetry>;
 
 /// Maximum time to wait for Redis under `--require-redis`, 10 s. Enough for Redis to load a data
 /// set or for Sentinel to elect a master. If Redis takes longer, the process exits with code 69 and

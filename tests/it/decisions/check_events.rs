@@ -116,7 +116,7 @@ fn a_refusal_is_told_with_the_position_of_its_limit_and_whether_it_is_enforced()
 
 /// A decider whose hits telemetry counts.
 struct Counted {
-    decider: Decider<MemoryStore, Arc<Telemetry>>,
+    decider: Decider<MemoryStore, Telemetry>,
     page: MetricsPage,
 }
 

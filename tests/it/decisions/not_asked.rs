@@ -59,7 +59,7 @@ impl<S: Store> Bench<S> {
     fn new(store: S, modes: GlobalModes) -> Bench<S> {
         let events = RecordedEvents::default();
         let policy = Arc::new(compiled(POLICY));
-        Bench { decider: Decider::new(policy, store, events.clone(), modes), events }
+        Bench { decider: Decider::new(policy, store, Arc::new(events.clone()), modes), events }
     }
 
     /// The decision on a call a given time after noon; `None` if the store did not answer.
@@ -224,7 +224,8 @@ async fn the_store_is_told_the_deadline_of_the_caller() {
         "{domain: t, descriptors: [{key: ip, rate_limit: {unit: hour, requests_per_unit: 1}}]}";
     let latest = Arc::<Mutex<Option<Instant>>>::default();
     let store = DeadlineRecorder { store: MemoryStore::new(1_000), latest: Arc::clone(&latest) };
-    let decider = Decider::new(Arc::new(compiled(policy)), store, (), GlobalModes::default());
+    let decider =
+        Decider::new(Arc::new(compiled(policy)), store, Arc::new(()), GlobalModes::default());
     let service = RlsService::new(Arc::new(decider), Clock::System, ResponseConfig::default());
     let hour = Duration::from_secs(3_600);
     let before = Clock::System.monotonic_now();

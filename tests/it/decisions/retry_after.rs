@@ -181,7 +181,10 @@ impl<S: Store> Bench<S> {
         let stack = Stack::new(store, MemoryStore::new(1_000), config, Clock::System);
         let recorder = Recorder { store: stack, latest: Mutex::default() };
         let policy = Arc::new(compiled(yaml));
-        Bench { decider: Decider::new(policy, recorder, (), GlobalModes::default()), now: NOON }
+        Bench {
+            decider: Decider::new(policy, recorder, Arc::new(()), GlobalModes::default()),
+            now: NOON,
+        }
     }
 
     async fn ask(&self, descriptors: &[TestDescriptor]) -> TestDecision {

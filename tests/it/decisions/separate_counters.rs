@@ -34,7 +34,8 @@ async fn on_each_store(policy: &str, steps: &[Step<'_>]) {
 
 /// How many calls of each step pass.
 async fn passes(store: impl Store, policy: &str, steps: &[Step<'_>]) -> Vec<usize> {
-    let decider = Decider::new(Arc::new(compiled(policy)), store, (), GlobalModes::default());
+    let decider =
+        Decider::new(Arc::new(compiled(policy)), store, Arc::new(()), GlobalModes::default());
     let policy = decider.policy();
     let mut passed = Vec::new();
     for (paths, calls, _) in steps {

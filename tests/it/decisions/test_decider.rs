@@ -170,8 +170,12 @@ impl Bench {
 
     pub fn with_modes(yaml: &str, modes: GlobalModes) -> Bench {
         let told = RecordedEvents::default();
-        let decider =
-            Decider::new(Arc::new(compiled(yaml)), MemoryStore::new(100_000), told.clone(), modes);
+        let decider = Decider::new(
+            Arc::new(compiled(yaml)),
+            MemoryStore::new(100_000),
+            Arc::new(told.clone()),
+            modes,
+        );
         Bench { decider, told, now: Mutex::new(NOON) }
     }
 

@@ -248,7 +248,7 @@ async fn answers(domain: DomainSpec, shape: &Shape, origin: &str) {
     let name = domain.name.clone();
     let policy = Arc::new(Policy::build(vec![domain], Secret([7; 32])));
     let store = MemoryStore::new(10_000);
-    let decider = Decider::new(Arc::clone(&policy), store, (), GlobalModes::default());
+    let decider = Decider::new(Arc::clone(&policy), store, Arc::new(()), GlobalModes::default());
     for (at, (descriptors, expected)) in shape.calls.iter().enumerate() {
         let entry = |text: &'static str| {
             let (key, value) = text.split_once('=').unwrap_or((text, text));
