@@ -8,7 +8,7 @@ use super::operator_overrides::OperatorOverrides;
 use super::policy_watcher::{PolicyReloader, log_warnings, rule_names};
 use super::process::exit_codes::Failure;
 use super::process::signals::Signals;
-use super::process::watcher_thread::{PollTimer, WatcherThread};
+use super::process::watcher_thread::WatcherThread;
 use crate::clock::Clock;
 use crate::control_plane::ControlPlaneStatus;
 use crate::domain::RuleId;
@@ -102,10 +102,14 @@ impl InitialPolicy {
         service: Arc<OperatorOverrides>,
     ) -> Result<Option<WatcherThread>, Failure> {
         match self.source {
-            PolicySource::Files(reloader) => {
-                let replace = move |policy| service.replace_policy(policy);
-                let run = move |timer: PollTimer| reloader.run(&timer, replace);
-                WatcherThread::start("policy", run).map(Some)
+            PolicySource::Files(mut reloader) => {
+                let poll = move |reason| {
+                    if let Some(policy) = reloader.poll(reason) {
+                        service.replace_policy(policy);
+                    }
+                    reloader.pause()
+                };
+                WatcherThread::start("policy", poll).map(Some)
             }
             PolicySource::ControlPlane(source) => {
                 source.attach(service, &self.policy);

@@ -19,7 +19,7 @@ use super::load_policy::{Fingerprint, LoadedPolicy, PolicyLoader};
 use super::policy_files::{FileKey, ListedFile, PolicyFiles, ReadFile};
 use super::process::exit_codes::Failure;
 use super::process::files_and_env::{FileError, FileStamp, escape_path};
-use super::process::watcher_thread::{POLL_INTERVAL, Poll, PollTimer};
+use super::process::watcher_thread::{POLL_INTERVAL, Poll};
 use crate::clock::Clock;
 use crate::domain::{RuleId, nearest_word};
 use crate::policy::{Diagnostic, Policy, Source};
@@ -224,17 +224,8 @@ impl PolicyReloader {
         }
     }
 
-    /// Polls until `timer` ends the thread, and calls `replace` with each new policy. Runs on its
-    /// own thread, because reading a large policy must not delay decisions or probes.
-    pub(super) fn run(mut self, timer: &PollTimer, replace: impl Fn(Arc<Policy>)) {
-        while let Some(poll) = timer.wait(self.pause()) {
-            if let Some(policy) = self.poll(poll) {
-                replace(policy);
-            }
-        }
-    }
-
-    fn pause(&self) -> Duration {
+    /// Returns the time until the next poll.
+    pub(super) fn pause(&self) -> Duration {
         match self.files.incomplete_polls {
             0 => POLL_INTERVAL,
             _ if self.is_requested => REQUESTED_POLL_INTERVAL,
@@ -243,8 +234,9 @@ impl PolicyReloader {
     }
 
     /// Reads the files that have changed, or every file if a signal has requested the poll. Returns
-    /// the new policy if the contents have changed and are valid.
-    fn poll(&mut self, poll: Poll) -> Option<Arc<Policy>> {
+    /// the new policy if the contents have changed and are valid. Runs on a thread of its own,
+    /// because reading a large policy must not delay decisions or probes.
+    pub(super) fn poll(&mut self, poll: Poll) -> Option<Arc<Policy>> {
         if poll == Poll::Requested {
             self.is_requested = true;
             self.files.reread();

@@ -21,7 +21,7 @@ use super::peers::Peers;
 use super::policy_source::InitialPolicy;
 use super::process::exit_codes::Failure;
 use super::process::signals::Signals;
-use super::process::watcher_thread::{PollTimer, WatcherThread};
+use super::process::watcher_thread::WatcherThread;
 use super::request_rates::RateSampler;
 use super::wiring::certificate_reload::CertificateReloader;
 use super::wiring::otlp_exporters::OtlpExporters;
@@ -341,9 +341,8 @@ fn watch_files(
     certificates: Option<CertificateReloader>,
 ) -> Result<Vec<WatcherThread>, Failure> {
     let mut watchers = Vec::from_iter(policy.attach(overrides)?);
-    if let Some(certificates) = certificates {
-        let run = move |timer: PollTimer| certificates.run(&timer);
-        watchers.push(WatcherThread::start("certificates", run)?);
+    if let Some(mut certificates) = certificates {
+        watchers.push(WatcherThread::start("certificates", move |poll| certificates.poll(poll))?);
     }
     Ok(watchers)
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::app::process::exit_codes::Failure;
 use crate::app::process::files_and_env::{FileError, FileStamp, malformed, read_json_list};
-use crate::app::process::watcher_thread::{POLL_INTERVAL, PollTimer, WatcherThread};
+use crate::app::process::watcher_thread::{POLL_INTERVAL, WatcherThread};
 use crate::domain::{OVERRIDES_MAX, RECORDS_BYTES_MAX};
 use crate::policy::OverrideEntry;
 
@@ -25,12 +25,9 @@ pub(crate) fn watch(
     let stamp_of = |path: &Path| Some(FileStamp::from_metadata(&fs::metadata(path).ok()?));
     let mut stamp = stamp_of(&path);
     replace(Some(read(&path)?));
-    let run = move |timer: PollTimer| {
-        while timer.wait(POLL_INTERVAL).is_some() {
-            let latest = stamp_of(&path);
-            if latest == stamp {
-                continue;
-            }
+    let poll = move |_| {
+        let latest = stamp_of(&path);
+        if latest != stamp {
             stamp = latest;
             let read = read(&path);
             match &read {
@@ -42,8 +39,9 @@ pub(crate) fn watch(
             }
             replace(read.ok());
         }
+        POLL_INTERVAL
     };
-    WatcherThread::start("overrides", run)
+    WatcherThread::start("overrides", poll)
 }
 
 fn read(path: &Path) -> Result<Vec<OverrideEntry>, FileError> {

@@ -2,7 +2,7 @@
 //! that read from it block. Decisions, probes and reads from other file systems are not delayed.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
@@ -18,10 +18,6 @@ pub(crate) const POLL_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct WatcherThread(SyncSender<()>);
 
-/// Timer of a [`WatcherThread`], which determines when to poll.
-#[derive(Debug)]
-pub(crate) struct PollTimer(Receiver<()>);
-
 /// Reason for a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Poll {
@@ -31,32 +27,29 @@ pub(crate) enum Poll {
     Requested,
 }
 
-impl PollTimer {
-    /// Waits until `pause` has passed or a reload is requested. Returns `None` if the thread must
-    /// end.
-    pub(crate) fn wait(&self, pause: Duration) -> Option<Poll> {
-        match self.0.recv_timeout(pause) {
-            Ok(()) => Some(Poll::Requested),
-            Err(RecvTimeoutError::Timeout) => Some(Poll::Scheduled),
-            Err(RecvTimeoutError::Disconnected) => None,
-        }
-    }
-}
-
 impl WatcherThread {
-    /// Starts a thread that calls `run`. `run` must call [`PollTimer::wait`] before each poll, and
-    /// return once it returns `None`. Dropping the `WatcherThread` does not wait for that, because
-    /// a file system may hang.
+    /// Starts a thread that calls `poll` after [`POLL_INTERVAL`], after each pause that `poll`
+    /// returns, and at each requested reload. Dropping the `WatcherThread` does not wait for the
+    /// thread to end, because a file system may hang.
     ///
     /// # Errors
     ///
     /// Returns [`Failure::Unavailable`] if the thread cannot be started.
     pub(crate) fn start(
         name: &str,
-        run: impl FnOnce(PollTimer) + Send + 'static,
+        mut poll: impl FnMut(Poll) -> Duration + Send + 'static,
     ) -> Result<WatcherThread, Failure> {
-        let (requests, timer) = sync_channel(1);
-        let run = move || run(PollTimer(timer));
+        let (requests, requested) = sync_channel(1);
+        let run = move || {
+            let mut pause = POLL_INTERVAL;
+            loop {
+                pause = match requested.recv_timeout(pause) {
+                    Ok(()) => poll(Poll::Requested),
+                    Err(RecvTimeoutError::Timeout) => poll(Poll::Scheduled),
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
+            }
+        };
         thread::Builder::new().name(name.to_owned()).spawn(run).map_err(Failure::runtime)?;
         Ok(WatcherThread(requests))
     }
@@ -92,20 +85,17 @@ impl<T: Clone + Send + 'static> WatchedValue<T> {
     ) -> Result<WatchedValue<T>, Failure> {
         let value = Arc::new(Lock::new(Some(read()?)));
         let latest = Arc::clone(&value);
-        let run = move |timer: PollTimer| {
-            let mut has_failed = false;
-            while timer.wait(POLL_INTERVAL).is_some() {
-                let read = read();
-                if let Err(error) = &read
-                    && !has_failed
-                {
-                    on_failure(error);
-                }
-                has_failed = read.is_err();
-                *latest.lock() = read.ok();
+        let poll = move |_| {
+            let read = read();
+            if let Err(error) = &read
+                && latest.lock().is_some()
+            {
+                on_failure(error);
             }
+            *latest.lock() = read.ok();
+            POLL_INTERVAL
         };
-        Ok(WatchedValue { value, _thread: WatcherThread::start(name, run)? })
+        Ok(WatchedValue { value, _thread: WatcherThread::start(name, poll)? })
     }
 
     /// Returns the value from the last read, or `None` if the last read failed.

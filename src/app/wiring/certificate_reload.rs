@@ -8,11 +8,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::app::process::exit_codes::Failure;
 use crate::app::process::files_and_env::escape_path;
 use crate::app::process::files_and_env::read_pem_file;
-use crate::app::process::watcher_thread::{POLL_INTERVAL, Poll, PollTimer};
+use crate::app::process::watcher_thread::{POLL_INTERVAL, Poll};
 use crate::clock::Clock;
 use crate::server::{Tls, TlsMaterial};
 use crate::settings::Settings;
@@ -39,7 +40,7 @@ impl CertificateReloader {
     ///
     /// Returns an error if a file cannot be read or is invalid.
     pub(crate) fn new(settings: &Settings) -> Result<Option<CertificateReloader>, Failure> {
-        let Some(material) = read_material(settings)? else { return Ok(None) };
+        let Some(material) = read_material(settings).transpose()? else { return Ok(None) };
         let tls = Tls::new(&material).map_err(|error| tls_failure(settings, &material, error))?;
         let expires_secs = tls.counters().expires_secs.load(Ordering::Relaxed);
         let now_secs = Clock::System.now().0 / 1_000_000;
@@ -60,36 +61,30 @@ impl CertificateReloader {
         self.tls.clone()
     }
 
-    /// Polls the files until `timer` ends the thread.
-    pub(crate) fn run(mut self, timer: &PollTimer) {
-        while let Some(poll) = timer.wait(POLL_INTERVAL) {
-            if poll == Poll::Requested {
-                // Two polls, because a change takes effect at the second poll that finds it.
-                self.poll();
-            }
-            self.poll();
+    /// Reads the files, and activates those that have changed. Returns the time until the next poll.
+    pub(crate) fn poll(&mut self, poll: Poll) -> Duration {
+        if poll == Poll::Requested {
+            // Two polls, because a change takes effect at the second poll that finds it.
+            self.poll_once();
         }
+        self.poll_once();
+        POLL_INTERVAL
     }
 
-    fn poll(&mut self) {
-        let read = read_material(&self.settings);
-        let state = match &read {
-            Ok(Some(material)) => Some(hash(material)),
-            // Unreachable: the settings enabled TLS at startup and do not change.
-            Ok(None) => return,
-            Err(_) => None,
-        };
+    fn poll_once(&mut self) {
+        // The settings enabled TLS at startup and do not change.
+        let Some(read) = read_material(&self.settings) else { return };
+        let state = read.as_ref().ok().map(hash);
         let is_stable = std::mem::replace(&mut self.last_poll, state) == state;
         if state == self.handled || !is_stable {
             return;
         }
         self.handled = state;
         let replaced = match read {
-            Ok(Some(material)) => {
+            Ok(material) => {
                 let replaced = self.tls.replace(&material, Clock::System.now());
                 replaced.map_err(|error| Failure::from(WireError::Tls(error)))
             }
-            Ok(None) => return,
             Err(failure) => {
                 self.tls.count_reload(false);
                 Err(failure)
@@ -138,26 +133,25 @@ fn tls_failure(settings: &Settings, material: &TlsMaterial, error: TlsError) -> 
     Failure::Usage(format!("{}: {error}", files.join(", ")))
 }
 
-fn read_material(settings: &Settings) -> Result<Option<TlsMaterial>, Failure> {
-    let (Some(certificate), Some(key), true) = (
-        &settings.grpc_server_tls_cert,
-        &settings.grpc_server_tls_key,
-        settings.grpc_server_use_tls,
-    ) else {
-        return Ok(None);
+/// Reads the files. Returns `None` if TLS is off.
+fn read_material(settings: &Settings) -> Option<Result<TlsMaterial, Failure>> {
+    let certificate = settings.grpc_server_tls_cert.as_deref();
+    let key = settings.grpc_server_tls_key.as_deref();
+    let (certificate, key) = certificate.zip(key).filter(|_| settings.grpc_server_use_tls)?;
+    let read = || {
+        let authority = settings.grpc_client_tls_cacert.as_deref();
+        let san = &settings.grpc_client_tls_san;
+        Ok(TlsMaterial {
+            certificate: read_pem("--grpc-server-tls-cert", certificate)?,
+            private_key: read_pem("--grpc-server-tls-key", key)?,
+            client_authority: authority
+                .map(|path| read_pem("--grpc-client-tls-cacert", path))
+                .transpose()?,
+            allowed_callers: (!san.is_empty()).then(|| san.clone()).into_iter().collect(),
+            grants: settings.grpc_client_domains.clone(),
+        })
     };
-    let san = &settings.grpc_client_tls_san;
-    Ok(Some(TlsMaterial {
-        certificate: read_pem("--grpc-server-tls-cert", certificate)?,
-        private_key: read_pem("--grpc-server-tls-key", key)?,
-        client_authority: settings
-            .grpc_client_tls_cacert
-            .as_deref()
-            .map(|path| read_pem("--grpc-client-tls-cacert", path))
-            .transpose()?,
-        allowed_callers: (!san.is_empty()).then(|| san.clone()).into_iter().collect(),
-        grants: settings.grpc_client_domains.clone(),
-    }))
+    Some(read())
 }
 
 /// Returns a hash of the contents of the certificate, private key and CA files.
@@ -200,7 +194,7 @@ mod tests {
         let mut reloader = CertificateReloader::new(&settings).unwrap().unwrap();
         let counters = reloader.tls().counters();
         let mut counts_after_polls = || {
-            (0..4).for_each(|_| reloader.poll());
+            (0..4).for_each(|_| reloader.poll_once());
             [&counters.reloads, &counters.reload_failures]
                 .map(|count| count.load(Ordering::Relaxed))
         };
