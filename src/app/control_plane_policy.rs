@@ -8,14 +8,13 @@ use std::thread;
 
 use tokio::sync::watch;
 
+use super::active_policy::ActivePolicy;
 use super::load_policy::{Fingerprint, policy_options};
 use super::operator_overrides::OperatorOverrides;
-use super::policy_watcher::{first_rule_after, log_reload, rule_names};
 use super::process::exit_codes::Failure;
 use super::wiring::control_plane_config;
-use crate::clock::Clock;
 use crate::control_plane::{ControlPlaneStatus, LastGood, PolicyReceiver, ResponseEffect};
-use crate::domain::{Lock, RuleId};
+use crate::domain::Lock;
 use crate::policy::{Policy, Secret};
 use crate::settings::Settings;
 use crate::telemetry::Telemetry;
@@ -57,11 +56,9 @@ impl ControlPlanePolicy {
         let options = policy_options(settings);
         let activator = Activator {
             policy: Arc::clone(&policy),
-            telemetry: Arc::clone(telemetry),
             secret,
             checks_max: options.bounds.checks_max,
-            next_rule: RuleId(0),
-            active: None,
+            active: ActivePolicy::new(Arc::clone(telemetry)),
             former: None,
         };
         let last_good = LastGood::new(options, Default::default());
@@ -119,13 +116,10 @@ impl ControlPlanePolicy {
 /// client's thread.
 struct Activator {
     policy: Arc<ControlPlanePolicy>,
-    telemetry: Arc<Telemetry>,
     secret: Secret,
     /// Maximum number of limits that one call may check.
     checks_max: usize,
-    /// Id of the next policy's first rule.
-    next_rule: RuleId,
-    active: Option<Arc<Policy>>,
+    active: ActivePolicy,
     /// Policy that was active before the current one. It is kept until no call uses it, because
     /// otherwise the last of these calls would have to free thousands of rules.
     former: Option<Arc<Policy>>,
@@ -134,7 +128,7 @@ struct Activator {
 impl PolicyReceiver for Activator {
     fn prepare(&mut self) {
         self.former = None;
-        self.telemetry.forget_former_rules();
+        self.active.telemetry.forget_former_rules();
     }
 
     fn free_unused(&mut self) {
@@ -147,32 +141,24 @@ impl PolicyReceiver for Activator {
             self.activate(last_good, effect.log);
         }
         if effect.newly_rejected {
-            self.telemetry.record_policy_load_failure();
+            self.active.telemetry.record_policy_load_failure();
         } else if effect.accepted && !effect.activate {
-            self.telemetry.record_policy_unchanged();
+            self.active.telemetry.record_policy_unchanged();
         }
     }
 }
 
 impl Activator {
     fn activate(&mut self, last_good: &LastGood, log: bool) {
-        let (first, domains) = (self.next_rule, last_good.domains());
-        let policy = Policy::build_with_first_id(&domains, self.secret.clone(), first);
+        let (first, secret) = (self.active.next_rule, self.secret.clone());
+        let policy = Policy::build_with_first_id(&last_good.domains(), secret, first);
         let policy = Arc::new(policy.with_checks_max(self.checks_max));
         let fingerprint = Fingerprint::from_hash(last_good.fingerprint());
         if log {
-            match &self.active {
-                Some(former) => log_reload(&self.telemetry, former, &policy, None, fingerprint),
-                None => {
-                    tracing::info!(rules = policy.rules().len(), %fingerprint, "policy reloaded")
-                }
-            }
+            self.active.log_reload(&policy, None, fingerprint);
         }
-        let names = rule_names(&policy);
-        self.telemetry.record_policy_load(first, names, fingerprint, Clock::System.now());
-        self.next_rule = first_rule_after(&policy, first);
+        self.former = self.active.replace(&policy, fingerprint);
         self.policy.replace(&policy);
-        self.former = self.active.replace(policy);
     }
 }
 
@@ -191,11 +177,9 @@ mod tests {
         });
         Activator {
             policy,
-            telemetry: Arc::new(Telemetry::new(0.8)),
             secret: Secret::default(),
             checks_max: 64,
-            next_rule: RuleId(0),
-            active: None,
+            active: ActivePolicy::new(Arc::new(Telemetry::new(0.8))),
             former: None,
         }
     }
@@ -251,6 +235,6 @@ mod tests {
         assert!(activator.former.is_some());
         drop(in_use);
         activator.free_unused();
-        assert!(activator.former.is_none() && activator.active.is_some());
+        assert!(activator.former.is_none() && activator.active.policy.is_some());
     }
 }

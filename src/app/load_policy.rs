@@ -86,12 +86,12 @@ impl PolicyLoader {
         Ok(PolicyLoader { files, options, secret })
     }
 
-    /// Reads and compiles the policy files. The first rule gets the id `first`. Also returns the
-    /// files, to detect later changes.
-    pub(super) fn load(&self, first: RuleId) -> Result<(LoadedPolicy, Vec<ReadFile>), Failure> {
+    /// Reads and compiles the policy files. The first rule gets the id 0. Also returns the files, to
+    /// detect later changes.
+    pub(super) fn load(&self) -> Result<(LoadedPolicy, Vec<ReadFile>), Failure> {
         let files = self.files.read().map_err(Failure::policy_files)?;
         let sources: Vec<&Source> = files.iter().map(|file| &file.source).collect();
-        Ok((self.compile(&sources, first)?, files))
+        Ok((self.compile(&sources, RuleId(0))?, files))
     }
 
     /// Compiles files that are already in memory. The first rule gets the id `first`.
@@ -250,7 +250,7 @@ pub fn load_paths(
     let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     sources.flags.insert("policy".to_owned(), paths.join(","));
     let (settings, _) = Settings::read(&sources)?;
-    let (loaded, _) = PolicyLoader::new(&settings)?.load(RuleId(0))?;
+    let (loaded, _) = PolicyLoader::new(&settings)?.load()?;
     Ok((loaded, settings))
 }
 

@@ -3,6 +3,7 @@
 
 mod process;
 
+mod active_policy;
 mod control_plane_policy;
 mod load_policy;
 mod policy_files;

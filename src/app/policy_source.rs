@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 
+use super::active_policy::ActivePolicy;
 use super::control_plane_policy::ControlPlanePolicy;
 use super::load_policy::{PolicyLoader, serving_key_secret};
 use super::operator_overrides::OperatorOverrides;
-use super::policy_watcher::{PolicyReloader, log_warnings, rule_names};
+use super::policy_watcher::{PolicyReloader, log_warnings};
 use super::process::exit_codes::Failure;
 use super::process::signals::Signals;
 use super::process::watcher_thread::WatcherThread;
-use crate::clock::Clock;
 use crate::control_plane::ControlPlaneStatus;
-use crate::domain::RuleId;
 use crate::policy::{Policy, Secret};
 use crate::server::Health;
 use crate::settings::{PolicySourceKind, Settings};
@@ -71,14 +70,12 @@ impl InitialPolicy {
     ) -> Result<InitialPolicy, Failure> {
         let secret = serving_key_secret(settings)?;
         let loader = PolicyLoader::with_secret(settings, secret.clone())?;
-        let (loaded, files) = loader.load(RuleId(0))?;
+        let (loaded, files) = loader.load()?;
         log_warnings(&loaded.warnings);
-        let names = rule_names(&loaded.policy);
-        telemetry.record_policy_load(RuleId(0), names, loaded.fingerprint, Clock::System.now());
-        let (policy, observer) = (Arc::new(loaded.policy), Arc::clone(&telemetry));
-        let reloader =
-            PolicyReloader::new(loader, Arc::clone(&policy), loaded.fingerprint, files, observer);
-        let source = PolicySource::Files(Box::new(reloader));
+        let policy = Arc::new(loaded.policy);
+        let mut active = ActivePolicy::new(Arc::clone(&telemetry));
+        active.replace(&policy, loaded.fingerprint);
+        let source = PolicySource::Files(Box::new(PolicyReloader::new(loader, active, files)));
         let files = Some(loaded.files);
         Ok(InitialPolicy { policy, secret, telemetry, files, source })
     }

@@ -15,22 +15,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::active_policy::ActivePolicy;
 use super::load_policy::{Fingerprint, LoadedPolicy, PolicyLoader};
 use super::policy_files::{FileKey, ListedFile, PolicyFiles, ReadFile};
 use super::process::exit_codes::Failure;
 use super::process::files_and_env::{FileError, FileStamp, escape_path};
 use super::process::watcher_thread::{POLL_INTERVAL, Poll};
-use crate::clock::Clock;
-use crate::domain::{RuleId, nearest_word};
 use crate::policy::{Diagnostic, Policy, Source};
-use crate::telemetry::{RuleName, Telemetry};
 
 #[cfg(test)]
 mod tests;
 
 /// Maximum number of diagnostics logged per load. One more line reports how many were omitted. A
 /// single mistake can cause a thousand diagnostics, which would bury all other log lines.
-const LOGGED_DIAGNOSTICS_MAX: usize = 20;
+pub(super) const LOGGED_DIAGNOSTICS_MAX: usize = 20;
 
 /// Interval between polls while files are incomplete, 750 ms. Three such polls take less than 3 s,
 /// so a change takes effect within 3 s even if other files keep changing.
@@ -185,16 +183,10 @@ impl WatchedFiles {
 /// Reloader that polls the policy files and compiles them when they change.
 pub(super) struct PolicyReloader {
     loader: PolicyLoader,
-    telemetry: Arc<Telemetry>,
     files: WatchedFiles,
+    active: ActivePolicy,
     /// Fingerprint of the files that were compiled last, even if they were invalid.
-    last_read: Fingerprint,
-    /// Fingerprint of the files of the active policy.
-    active: Fingerprint,
-    /// Active policy, without overrides.
-    policy: Arc<Policy>,
-    /// Id of the next policy's first rule.
-    next_rule: RuleId,
+    last_read: Option<Fingerprint>,
     /// Whether a signal has requested a reload that has not ended yet.
     is_requested: bool,
     /// Whether reading the files has failed and has not succeeded since. Used to log a failure that
@@ -203,24 +195,15 @@ pub(super) struct PolicyReloader {
 }
 
 impl PolicyReloader {
-    /// Creates a reloader whose active policy is `policy`, from `files` with this fingerprint.
-    pub(super) fn new(
-        loader: PolicyLoader,
-        policy: Arc<Policy>,
-        fingerprint: Fingerprint,
-        files: Vec<ReadFile>,
-        telemetry: Arc<Telemetry>,
-    ) -> Self {
+    /// Creates a reloader whose active policy is from `files`.
+    pub(super) fn new(loader: PolicyLoader, active: ActivePolicy, files: Vec<ReadFile>) -> Self {
         PolicyReloader {
-            next_rule: first_rule_after(&policy, RuleId(0)),
-            last_read: fingerprint,
-            active: fingerprint,
-            policy,
+            loader,
             files: WatchedFiles::new(files),
+            last_read: active.fingerprint,
+            active,
             is_requested: false,
             is_unreadable: false,
-            loader,
-            telemetry,
         }
     }
 
@@ -266,18 +249,17 @@ impl PolicyReloader {
         let was_requested = mem::take(&mut self.is_requested);
         self.is_unreadable = false;
         let fingerprint = Fingerprint::from_sources(&sources);
-        if fingerprint == self.last_read {
+        if self.last_read.replace(fingerprint) == Some(fingerprint) {
             if was_requested {
                 tracing::info!(%fingerprint, "policy files read again, nothing has changed");
             }
             // If the files were unreadable for a while, the metrics still show a failed reload.
-            if self.active == fingerprint {
-                self.telemetry.record_policy_unchanged();
+            if self.active.fingerprint == Some(fingerprint) {
+                self.active.telemetry.record_policy_unchanged();
             }
             return None;
         }
-        self.last_read = fingerprint;
-        match self.loader.compile(&sources, self.next_rule) {
+        match self.loader.compile(&sources, self.active.next_rule) {
             Ok(loaded) => Some(self.accept(loaded)),
             Err(failure) => {
                 self.report_failure(&failure);
@@ -288,19 +270,10 @@ impl PolicyReloader {
 
     fn accept(&mut self, loaded: LoadedPolicy) -> Arc<Policy> {
         log_warnings(&loaded.warnings);
-        let files = Some(loaded.files);
-        log_reload(&self.telemetry, &self.policy, &loaded.policy, files, loaded.fingerprint);
-        let names = rule_names(&loaded.policy);
-        self.telemetry.record_policy_load(
-            self.next_rule,
-            names,
-            loaded.fingerprint,
-            Clock::System.now(),
-        );
-        self.active = loaded.fingerprint;
-        self.next_rule = first_rule_after(&loaded.policy, self.next_rule);
-        self.policy = Arc::new(loaded.policy);
-        Arc::clone(&self.policy)
+        let policy = Arc::new(loaded.policy);
+        self.active.log_reload(&policy, Some(loaded.files), loaded.fingerprint);
+        self.active.replace(&policy, loaded.fingerprint);
+        policy
     }
 
     /// Logs a failure to read the files. Further failures are not logged until a poll succeeds.
@@ -315,73 +288,13 @@ impl PolicyReloader {
     }
 
     fn report_failure(&self, failure: &Failure) {
-        self.telemetry.record_policy_load_failure();
+        self.active.telemetry.record_policy_load_failure();
         let text = failure.to_string();
         for error in text.lines().take(LOGGED_DIAGNOSTICS_MAX) {
             tracing::error!(error, "policy error");
         }
         let errors = text.lines().count();
         tracing::error!(errors, "policy not reloaded, the last good one stays in force");
-    }
-}
-
-/// Returns the id that follows the last rule of a policy whose first rule has the id `first`.
-pub(super) fn first_rule_after(policy: &Policy, first: RuleId) -> RuleId {
-    // A policy of 64 MiB has far fewer than u32::MAX rules, so even after wrapping, the numbers of
-    // two consecutive policies never overlap.
-    RuleId(first.0.wrapping_add(u32::try_from(policy.rules().len()).unwrap_or(u32::MAX)))
-}
-
-/// Returns the names of the rules as shown in metrics, in rule-id order.
-pub(super) fn rule_names(policy: &Policy) -> impl Iterator<Item = RuleName> {
-    policy.rules().iter().map(|rule| RuleName {
-        domain: policy.domain_name(rule).into(),
-        path: Arc::clone(&rule.path),
-    })
-}
-
-/// Logs a reload, with what has changed, and warns of domains that the new policy drops although
-/// they have traffic. Call this before the reload is recorded in `telemetry`, which then forgets
-/// the counters of these domains.
-pub(super) fn log_reload(
-    telemetry: &Telemetry,
-    former: &Policy,
-    policy: &Policy,
-    files: Option<usize>,
-    fingerprint: Fingerprint,
-) {
-    let (rules, changes) = (policy.rules().len(), policy.describe_changes(former));
-    tracing::info!(files, rules, %fingerprint, changes, "policy reloaded");
-    let dropped: Vec<&str> =
-        former.domain_names().filter(|domain| !policy.has_domain(domain)).collect();
-    if dropped.is_empty() {
-        return;
-    }
-    let added: Vec<&str> =
-        policy.domain_names().filter(|domain| !former.has_domain(domain)).collect();
-    let counts = telemetry.snapshot().rules;
-    let with_traffic = dropped.iter().filter_map(|domain| {
-        let rules = counts.iter().filter(|(name, _)| *name.domain == **domain);
-        let calls: u64 = rules.map(|(_, counts)| counts.checks).sum();
-        (calls > 0).then_some((domain, calls))
-    });
-    for (domain, calls) in with_traffic.take(LOGGED_DIAGNOSTICS_MAX) {
-        let renamed = match (dropped.as_slice(), added.as_slice()) {
-            ([_], [only]) => Some(*only),
-            _ => nearest_word(domain, added.iter().copied()),
-        };
-        let advice = match renamed {
-            Some(new) => format!(
-                "was it renamed to {new}? set the domain {new} in the caller (with Envoy, `domain` of its rate limit filter)"
-            ),
-            None => "restore the domain, or change the domain in the caller".to_owned(),
-        };
-        tracing::warn!(
-            domain,
-            calls,
-            advice,
-            "the new policy drops a domain that has traffic: its calls have no limit"
-        );
     }
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use super::*;
 use crate::settings::{Settings, Sources};
-use crate::telemetry::MetricsPage;
+use crate::telemetry::{MetricsPage, Telemetry};
 
 const ONE: &str = "domain: edge\ndescriptors:\n  - key: a\n    rate_limit: {unit: second}\n";
 const ANOTHER: &str = "  - key: b\n    rate_limit: {unit: second}\n";
@@ -14,9 +14,10 @@ const THIRD: &str = "  - key: c\n    rate_limit: {unit: second}\n";
 fn reloader(path: &Path) -> PolicyReloader {
     let sources = Sources::from_flags(&[("policy", &path.display().to_string())]);
     let loader = PolicyLoader::new(&Settings::read(&sources).unwrap().0).unwrap();
-    let (loaded, files) = loader.load(RuleId(0)).unwrap();
-    let telemetry = Arc::new(Telemetry::new(0.8));
-    PolicyReloader::new(loader, Arc::new(loaded.policy), loaded.fingerprint, files, telemetry)
+    let (loaded, files) = loader.load().unwrap();
+    let mut active = ActivePolicy::new(Arc::new(Telemetry::new(0.8)));
+    active.replace(&Arc::new(loaded.policy), loaded.fingerprint);
+    PolicyReloader::new(loader, active, files)
 }
 
 #[test]
@@ -40,7 +41,7 @@ const INVALID: &str = "domain: edge\ndescriptors:\n  - key: a\n    rate_limit: {
 /// successful loads, failed loads.
 fn poll_until_read(reload: &mut PolicyReloader) -> [u64; 3] {
     (0..=4).for_each(|_| drop(reload.poll(Poll::Scheduled)));
-    let telemetry = Arc::clone(&reload.telemetry);
+    let telemetry = Arc::clone(&reload.active.telemetry);
     let text = MetricsPage::new(Arc::new(move |sink| telemetry.emit(sink))).text().unwrap();
     ["last_reload_successful", "load_success_total", "load_error_total"].map(|name| {
         let begin = format!("tidegate_config_{name} ");
@@ -55,7 +56,6 @@ fn reloader_of_one() -> (tempfile::TempDir, std::path::PathBuf, PolicyReloader) 
     let path = directory.path().join("policy.yaml");
     fs::write(&path, ONE).unwrap();
     let mut reload = reloader(&path);
-    reload.telemetry.record_policy_load(RuleId(0), [], "", crate::domain::Micros(1));
     assert_eq!(poll_until_read(&mut reload), [1, 1, 0], "the start was good");
     (directory, path, reload)
 }
@@ -118,7 +118,6 @@ fn a_directory_that_returns_unchanged_counts_as_loaded() {
     fs::create_dir(&mounted).unwrap();
     fs::write(mounted.join("policy.yaml"), ONE).unwrap();
     let mut reload = reloader(&mounted);
-    reload.telemetry.record_policy_load(RuleId(0), [], "", crate::domain::Micros(1));
     assert_eq!(poll_until_read(&mut reload), [1, 1, 0]);
     // The files keep their stamps, unlike a file that is written again.
     fs::rename(&mounted, &unmounted).unwrap();
