@@ -11,10 +11,8 @@ use super::error::ConfigError;
 use crate::clock::Clock;
 use crate::policy::Secret;
 use crate::resilience::stack::StackConfig;
-use crate::store::redis::client::config::{
-    Address, Auth, MonotonicClock, Password, RedisConfig, TopologyConfig,
-};
-use crate::store::redis::script::keys::{Prefix, key_format};
+use crate::store::redis::client::config::{Address, Auth, Password, RedisConfig, TopologyConfig};
+use crate::store::redis::script::keys::Prefix;
 use crate::tls::ClientCertificates;
 
 /// Allowed range of the time that a call may wait for Redis. The setting `--redis-budget` has the
@@ -198,13 +196,8 @@ impl RedisOptions {
         if tokio::runtime::Handle::try_current().is_err() {
             return Err(ConfigError::NoRuntime);
         }
-        let client = RedisConfig {
-            prefix,
-            meta: key_format(&secret.fingerprint()),
-            breaker_clock: Some(MonotonicClock::new(|| Clock::System.monotonic_now())),
-            ..self.client.clone().with_budget(stack.budget)
-        };
-        let opened = AnyStore::open_redis(client, stack, keys_max, clock);
+        let client = RedisConfig { prefix, ..self.client.clone() };
+        let opened = AnyStore::open_redis(client, stack, secret, keys_max, clock);
         opened.map_err(|error| ConfigError::Option(error.to_string()))
     }
 }

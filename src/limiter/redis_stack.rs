@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use super::any_store::AnyStore;
 use crate::clock::Clock;
+use crate::policy::Secret;
 use crate::resilience::stack::{Stack, StackConfig};
 use crate::store::memory::MemoryStore;
 use crate::store::redis::RedisStore;
-use crate::store::redis::client::config::{RedisConfig, RedisConfigError};
+use crate::store::redis::client::config::{MonotonicClock, RedisConfig, RedisConfigError};
 use crate::store::redis::client::topology::RedisClient;
+use crate::store::redis::script::keys::key_format;
 use crate::store::redis::script::library::PRODUCTION;
 use crate::store::redis::store::TimeSource;
 
@@ -20,7 +22,8 @@ pub(crate) type RedisStack = Arc<Stack<RedisStore<RedisClient>, MemoryStore>>;
 impl AnyStore {
     /// Creates a stack with a Redis store, and a memory store for at most `keys_max` counters.
     /// Connections are opened in the background, on the current tokio runtime or on the worker
-    /// runtimes of `client`. `clock` measures outages.
+    /// runtimes of `client`, whose timeouts follow from the budget of `stack`. `secret` hashes the
+    /// counter keys, and `clock` measures outages.
     ///
     /// # Errors
     ///
@@ -28,10 +31,16 @@ impl AnyStore {
     pub(crate) fn open_redis(
         client: RedisConfig,
         stack: StackConfig,
+        secret: &Secret,
         keys_max: usize,
         clock: Clock,
     ) -> Result<AnyStore, RedisConfigError> {
         let prefix = client.prefix.clone();
+        let client = RedisConfig {
+            meta: key_format(&secret.fingerprint()),
+            breaker_clock: Some(MonotonicClock::new(|| Clock::System.monotonic_now())),
+            ..client.with_budget(stack.budget)
+        };
         let connections = RedisClient::open(client, PRODUCTION.all().to_vec())?;
         let store = RedisStore::new(connections, prefix, TimeSource::Server);
         Ok(AnyStore::Redis(Stack::new(store, MemoryStore::new(keys_max), stack, clock)))

@@ -8,16 +8,11 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 
 use crate::app::process::exit_codes::Failure;
-use crate::app::process::files_and_env::read_certificates;
-use crate::app::process::files_and_env::read_secret_file;
+use crate::app::process::files_and_env::{read_certificates, read_secret_file};
 use crate::app::process::watcher_thread::WatchedValue;
-use crate::clock::Clock;
-use crate::policy::Secret;
 use crate::settings::{RedisLogin, RedisSettings, RedisType, ServerUrl, Settings, parse_login};
-use crate::store::redis::client::config::{
-    Address, Auth, MonotonicClock, Password, RedisConfig, TopologyConfig,
-};
-use crate::store::redis::script::keys::{Prefix, key_format};
+use crate::store::redis::client::config::{Address, Auth, Password, RedisConfig, TopologyConfig};
+use crate::store::redis::script::keys::Prefix;
 use crate::tls::{CertificateReader, ClientCertificates};
 
 /// Returns the configuration of the Redis client. Connections run on `worker_runtimes`, so that
@@ -30,7 +25,6 @@ use crate::tls::{CertificateReader, ClientCertificates};
 pub(crate) fn redis_config(
     settings: &Settings,
     redis: &RedisSettings,
-    secret: &Secret,
     worker_runtimes: Vec<Handle>,
 ) -> Result<RedisConfig, Failure> {
     let prefix = Prefix::new(&settings.cache_key_prefix)
@@ -50,21 +44,13 @@ pub(crate) fn redis_config(
         tls_reloader: redis.uses_tls.then(|| tls_reloader(settings.clone())).transpose()?,
         db: i64::from(redis.database),
         prefix,
-        meta: key_format(&secret.fingerprint()),
         connections_per_node: settings.redis_pool_size,
         connect_timeout: settings.redis_timeout,
-        breaker_clock: Some(monotonic_clock()),
         worker_runtimes,
         // Every 10 s, so that each scrape, usually every 15 s, finds new values.
         info_interval: Some(settings.test_info_poll),
-        ..RedisConfig::default().with_budget(settings.redis_budget)
+        ..RedisConfig::default()
     })
-}
-
-/// Returns a monotonic clock for the circuit breakers. Its time starts at zero when this function
-/// is called.
-fn monotonic_clock() -> MonotonicClock {
-    MonotonicClock::new(|| Clock::System.monotonic_now())
 }
 
 fn address(url: &ServerUrl) -> Address {

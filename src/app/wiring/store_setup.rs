@@ -38,14 +38,14 @@ impl AnyStore {
             return Ok(AnyStore::in_memory(settings.max_keys));
         }
         let redis = settings.redis().map_err(|error| vec![error])?;
-        let config = redis_config(settings, &redis, secret, workers)?;
+        let config = redis_config(settings, &redis, workers)?;
         let stack = StackConfig {
             budget: settings.redis_budget,
             // Without the setting, replicas count each other in Redis.
             replicas: settings.replicas.unwrap_or(1),
             refusal_cache: settings.rejection_cache,
         };
-        let opened = AnyStore::open_redis(config, stack, settings.max_keys, Clock::System);
+        let opened = AnyStore::open_redis(config, stack, secret, settings.max_keys, Clock::System);
         opened.map_err(|error| Failure::Usage(error.to_string()))
     }
 
