@@ -72,16 +72,8 @@ pub(super) struct PolicyLoader {
 }
 
 impl PolicyLoader {
-    /// Creates a loader whose policies hash counter keys with the configured secret.
-    pub(super) fn new(settings: &Settings) -> Result<PolicyLoader, Failure> {
-        PolicyLoader::with_secret(settings, read_key_secret(settings)?)
-    }
-
     /// Creates a loader whose policies hash counter keys with `secret`.
-    pub(super) fn with_secret(
-        settings: &Settings,
-        secret: Secret,
-    ) -> Result<PolicyLoader, Failure> {
+    pub(super) fn new(settings: &Settings, secret: Secret) -> Result<PolicyLoader, Failure> {
         let (files, options) = (PolicyFiles::new(settings)?, policy_options(settings));
         Ok(PolicyLoader { files, options, secret })
     }
@@ -179,23 +171,19 @@ pub struct CheckedPolicy {
 pub fn check(paths: &[PathBuf], sources: Sources) -> Result<CheckedPolicy, Failure> {
     // As a drop-in, only an unset `--charge` differs.
     let drop_in = Sources { drop_in: Some(DropIn::default()), ..sources.clone() };
-    let has_stdin = paths.iter().any(|path| path.as_os_str() == STDIN);
-    let load: Box<dyn Fn(Sources) -> Result<LoadedPolicy, Failure>> = match paths {
-        [_] if has_stdin => {
-            let text = Source {
-                name: "<stdin>".to_owned(),
-                text: read_stdin().map_err(Failure::policy_files)?,
-            };
-            Box::new(move |sources| load_text(&text, sources))
+    let is_stdin = |path: &PathBuf| path.as_os_str() == STDIN;
+    let stdin = match paths {
+        [only] if is_stdin(only) => Some(read_stdin().map_err(Failure::policy_files)?),
+        _ if paths.iter().any(is_stdin) => {
+            let reason = "`-` means standard input and cannot be combined with files: give only one \
+                          of them";
+            return Err(Failure::Usage(reason.to_owned()));
         }
-        _ if has_stdin => {
-            let reason =
-                "`-` means standard input and cannot be combined with files: give only one \
-                          of them"
-                    .to_owned();
-            return Err(Failure::Usage(reason));
-        }
-        _ => Box::new(|sources| Ok(load_paths(paths, sources)?.0)),
+        _ => None,
+    };
+    let load = |sources| match &stdin {
+        Some(text) => load_text(text, sources),
+        None => Ok(load_paths(paths, sources)?.0),
     };
     let loaded = load(sources)?;
     let errors_if_billed = match load(drop_in) {
@@ -209,7 +197,7 @@ pub fn check(paths: &[PathBuf], sources: Sources) -> Result<CheckedPolicy, Failu
 const STDIN: &str = "-";
 
 /// Reads a policy from standard input, up to the largest value that `--policy-file-size` accepts.
-fn read_stdin() -> Result<Vec<u8>, FileError> {
+fn read_stdin() -> Result<Source, FileError> {
     let (path, bytes_max) = (Path::new("<stdin>"), FILE_BYTES_CEILING);
     let mut text = Vec::new();
     let read = io::stdin().lock().take(bytes_max as u64 + 1).read_to_end(&mut text);
@@ -221,7 +209,7 @@ fn read_stdin() -> Result<Vec<u8>, FileError> {
         Ok(bytes) if bytes > bytes_max => {
             Err(malformed(path, format!("more than {bytes_max} bytes (--policy-file-size)")))
         }
-        Ok(_) => Ok(text),
+        Ok(_) => Ok(Source { name: path.display().to_string(), text }),
     }
 }
 
@@ -229,7 +217,7 @@ fn read_stdin() -> Result<Vec<u8>, FileError> {
 fn load_text(text: &Source, mut sources: Sources) -> Result<LoadedPolicy, Failure> {
     sources.flags.insert("policy".to_owned(), STDIN.to_owned());
     let (settings, _) = Settings::read(&sources)?;
-    PolicyLoader::new(&settings)?.compile(&[text], RuleId(0))
+    PolicyLoader::new(&settings, read_key_secret(&settings)?)?.compile(&[text], RuleId(0))
 }
 
 /// Loads the policy at `paths`. Also returns the parsed settings.
@@ -250,7 +238,7 @@ pub fn load_paths(
     let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     sources.flags.insert("policy".to_owned(), paths.join(","));
     let (settings, _) = Settings::read(&sources)?;
-    let (loaded, _) = PolicyLoader::new(&settings)?.load()?;
+    let (loaded, _) = PolicyLoader::new(&settings, read_key_secret(&settings)?)?.load()?;
     Ok((loaded, settings))
 }
 

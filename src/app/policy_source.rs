@@ -69,7 +69,7 @@ impl InitialPolicy {
         telemetry: Arc<Telemetry>,
     ) -> Result<InitialPolicy, Failure> {
         let secret = serving_key_secret(settings)?;
-        let loader = PolicyLoader::with_secret(settings, secret.clone())?;
+        let loader = PolicyLoader::new(settings, secret.clone())?;
         let (loaded, files) = loader.load()?;
         log_warnings(&loaded.warnings);
         let policy = Arc::new(loaded.policy);

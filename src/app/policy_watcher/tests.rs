@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::*;
+use crate::policy::Secret;
 use crate::settings::{Settings, Sources};
 use crate::telemetry::{MetricsPage, Telemetry};
 
@@ -13,7 +14,8 @@ const THIRD: &str = "  - key: c\n    rate_limit: {unit: second}\n";
 
 fn reloader(path: &Path) -> PolicyReloader {
     let sources = Sources::from_flags(&[("policy", &path.display().to_string())]);
-    let loader = PolicyLoader::new(&Settings::read(&sources).unwrap().0).unwrap();
+    let settings = Settings::read(&sources).unwrap().0;
+    let loader = PolicyLoader::new(&settings, Secret::default()).unwrap();
     let (loaded, files) = loader.load().unwrap();
     let mut active = ActivePolicy::new(Arc::new(Telemetry::new(0.8)));
     active.replace(&Arc::new(loaded.policy), loaded.fingerprint);
