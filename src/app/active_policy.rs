@@ -5,11 +5,14 @@
 use std::sync::Arc;
 
 use super::load_policy::Fingerprint;
-use super::policy_watcher::LOGGED_DIAGNOSTICS_MAX;
 use crate::clock::Clock;
 use crate::domain::{RuleId, nearest_word};
-use crate::policy::Policy;
+use crate::policy::{Diagnostic, Policy};
 use crate::telemetry::{RuleName, Telemetry};
+
+/// Maximum number of diagnostics logged per load. One more line reports how many were omitted. A
+/// single mistake can cause a thousand diagnostics, which would bury all other log lines.
+pub(super) const LOGGED_DIAGNOSTICS_MAX: usize = 20;
 
 /// Policy in force, without overrides.
 pub(super) struct ActivePolicy {
@@ -96,5 +99,15 @@ impl ActivePolicy {
                 "the new policy drops a domain that has traffic: its calls have no limit"
             );
         }
+    }
+}
+
+pub(super) fn log_warnings(warnings: &[Diagnostic]) {
+    for warning in warnings.iter().take(LOGGED_DIAGNOSTICS_MAX) {
+        tracing::warn!(warning = %warning, "policy warning");
+    }
+    if warnings.len() > LOGGED_DIAGNOSTICS_MAX {
+        let more = warnings.len() - LOGGED_DIAGNOSTICS_MAX;
+        tracing::warn!(more, "more policy warnings, run `tidegate check` to see all");
     }
 }

@@ -10,9 +10,10 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use super::policy_files::{PolicyFiles, ReadFile};
+use super::policy_files::PolicyFiles;
 use super::process::exit_codes::Failure;
 use super::process::files_and_env::{FileError, malformed, read_secret_file, unreadable_with};
+use super::watched_files::WatchedFiles;
 use super::wiring::server_config;
 use crate::domain::RuleId;
 use crate::policy::{self, Diagnostic, FILE_BYTES_CEILING, Options, Policy, Secret, Source};
@@ -80,10 +81,9 @@ impl PolicyLoader {
 
     /// Reads and compiles the policy files. The first rule gets the id 0. Also returns the files, to
     /// detect later changes.
-    pub(super) fn load(&self) -> Result<(LoadedPolicy, Vec<ReadFile>), Failure> {
-        let files = self.files.read().map_err(Failure::policy_files)?;
-        let sources: Vec<&Source> = files.iter().map(|file| &file.source).collect();
-        Ok((self.compile(&sources, RuleId(0))?, files))
+    pub(super) fn load(&self) -> Result<(LoadedPolicy, WatchedFiles), Failure> {
+        let files = WatchedFiles::read_all(&self.files).map_err(Failure::policy_files)?;
+        Ok((self.compile(&files.sources(), RuleId(0))?, files))
     }
 
     /// Compiles files that are already in memory. The first rule gets the id `first`.

@@ -9,6 +9,7 @@ mod load_policy;
 mod policy_files;
 mod policy_source;
 mod policy_watcher;
+mod watched_files;
 
 mod http_ports;
 mod serve;

@@ -2,7 +2,7 @@
 //! path so that the order does not depend on the file system.
 //!
 //! Follows symbolic links, because Kubernetes mounts a ConfigMap as links and updates it by
-//! replacing them. `policy_watcher` watches for changes.
+//! replacing them. `watched_files` keeps their contents, and `policy_watcher` watches for changes.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -43,14 +43,6 @@ pub(super) struct PolicyFiles {
 pub(super) struct ListedFile {
     pub(super) key: FileKey,
     pub(super) stamp: FileStamp,
-}
-
-#[derive(Debug)]
-pub(super) struct ReadFile {
-    pub(super) key: FileKey,
-    pub(super) source: Source,
-    /// `None` if the file changed while it was being read.
-    pub(super) stamp: Option<FileStamp>,
 }
 
 /// Position of a file in policy order: the index of the configured path that contains the file,
@@ -199,22 +191,6 @@ impl PolicyFiles {
         self.any_extension || !is_test && path.extension().is_some_and(is_yaml)
     }
 
-    /// Reads all policy files into memory. Called at startup.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error for the first file or directory that cannot be read or is too large.
-    pub(super) fn read(&self) -> Result<Vec<ReadFile>, FileError> {
-        let mut files = Vec::new();
-        let mut bytes = 0;
-        for ListedFile { key, .. } in self.list()? {
-            let (source, stamp) = self.read_file(&key.1, bytes)?;
-            bytes += source.text.len();
-            files.push(ReadFile { key, source, stamp });
-        }
-        Ok(files)
-    }
-
     /// Reads a policy file, given the total size of the other files. Returns the file's contents
     /// and, if it did not change while it was being read, its stamp.
     ///
@@ -283,6 +259,7 @@ fn metadata_of_entry(path: &Path) -> Result<Option<Metadata>, FileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::app::watched_files::WatchedFiles;
     use crate::settings::Sources;
 
     #[test]
@@ -353,8 +330,8 @@ mod tests {
                 ("policy-file-size", policy_file_size),
             ]);
             let (settings, _) = Settings::read(&sources).unwrap();
-            let files = PolicyFiles::new(&settings).unwrap().read();
-            files.map(|files| files.len()).map_err(|error| error.to_string())
+            let files = WatchedFiles::read_all(&PolicyFiles::new(&settings).unwrap());
+            files.map(|files| files.sources().len()).map_err(|error| error.to_string())
         };
         assert_eq!(read("2048", "1024"), Ok(2), "c.txt and .d.yaml are no policy files");
         let error = read("2047", "1024").unwrap_err();

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::active_policy::ActivePolicy;
+use super::active_policy::{ActivePolicy, log_warnings};
 use super::control_plane_policy::ControlPlanePolicy;
 use super::load_policy::{PolicyLoader, serving_key_secret};
 use super::operator_overrides::OperatorOverrides;
-use super::policy_watcher::{PolicyReloader, log_warnings};
+use super::policy_watcher::PolicyReloader;
 use super::process::exit_codes::Failure;
 use super::process::signals::Signals;
 use super::process::watcher_thread::WatcherThread;
