@@ -11,7 +11,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::{ChangeRequest, OperatorOverrides, Requests};
 use crate::clock::Clock;
-use crate::domain::{Merged, OverrideRecord, OverrideTable, TOMBSTONE_LIFETIME};
+use crate::domain::{Merged, Micros, OverrideRecord, OverrideTable, TOMBSTONE_LIFETIME};
 use crate::store::redis::override_store::{OverrideStore, PAGE_RECORDS, PollReply};
 
 /// Interval at which a replica follows the changes of others, 1 s.
@@ -33,15 +33,13 @@ struct Follower {
     store: Option<OverrideStore>,
     /// Whether the number of replicas in Redis is the number of replicas that share the limits.
     counts_replicas: bool,
-    /// Version up to which the changes are known.
-    followed: u64,
-    /// Whether all records must be read, as at the start and after Redis has lost some.
-    needs_whole: bool,
+    /// Version up to which the changes are known; `None` if all records must be read, as at the start
+    /// and after Redis has lost some.
+    followed: Option<u64>,
     /// Version and checksum of Redis when all records were the same but the checksums differed.
     unexplained: Option<(u64, u64)>,
     /// Difference of the checksums that no record explains, for example after a manual deletion.
     drift: u64,
-    last_contact: Instant,
     /// Number of polls that failed in a row.
     failures: u32,
     next_forget: Instant,
@@ -60,11 +58,9 @@ pub(crate) async fn run(
         overrides,
         store,
         counts_replicas,
-        followed: 0,
-        needs_whole: true,
+        followed: None,
         unexplained: None,
         drift: 0,
-        last_contact: now,
         failures: 0,
         next_forget: now + FORGET_INTERVAL,
     };
@@ -131,8 +127,7 @@ impl Follower {
             self.overrides.apply(changed);
             match &followed {
                 Ok(()) => {
-                    self.last_contact = Clock::System.monotonic_now();
-                    *self.overrides.known_at.lock() = Some(self.last_contact);
+                    *self.overrides.known_at.lock() = Some(Clock::System.monotonic_now());
                     if self.failures >= REPORTED_FAILURES {
                         tracing::info!("following overrides in Redis again");
                     }
@@ -159,7 +154,7 @@ impl Follower {
     async fn follow(&mut self, changed: &mut Vec<String>) -> Result<(), String> {
         let reply = loop {
             let Some(store) = &mut self.store else { return Ok(()) };
-            let after = if self.needs_whole { NO_CHANGES } else { self.followed };
+            let after = self.followed.unwrap_or(NO_CHANGES);
             let sent = Clock::System.monotonic_now();
             let mut reply = store.poll(after).await.map_err(|error| error.reason)?;
             // Redis read its clock between the command and the reply.
@@ -170,12 +165,12 @@ impl Follower {
             {
                 redis.set_replicas(reply.replicas);
             }
-            if self.needs_whole || reply.highest < self.followed {
+            if self.followed.is_none_or(|followed| reply.highest < followed) {
                 return self.read_whole(&reply, changed).await;
             }
             let changes = std::mem::take(&mut reply.changes);
             let last = changes.iter().map(|(_, record)| record.version).max();
-            self.followed = last.filter(|_| reply.has_more).unwrap_or(reply.highest);
+            self.followed = last.filter(|_| reply.has_more).or(Some(reply.highest));
             changed.extend(self.overrides.merge(changes, &mut HashSet::new()));
             if !reply.has_more {
                 break reply;
@@ -209,10 +204,8 @@ impl Follower {
         changed: &mut Vec<String>,
     ) -> Result<(), String> {
         let Some(store) = &mut self.store else { return Ok(()) };
-        self.needs_whole = true;
-        let without_redis =
-            Clock::System.monotonic_now().saturating_duration_since(self.last_contact);
-        let is_late = without_redis > Duration::from_micros(TOMBSTONE_LIFETIME.0);
+        self.followed = None;
+        let is_late = Micros::from_secs(self.overrides.age_seconds()) > TOMBSTONE_LIFETIME;
         let mut fresh = is_late.then(OverrideTable::default);
         let (mut seen, mut cursor, changed_before) = (HashSet::new(), 0, changed.len());
         loop {
@@ -244,7 +237,7 @@ impl Follower {
         }
         let is_same = !is_pushed && changed.len() == changed_before;
         self.unexplained = is_same.then_some((reply.highest, reply.checksum));
-        (self.followed, self.needs_whole, self.drift) = (reply.highest, false, 0);
+        (self.followed, self.drift) = (Some(reply.highest), 0);
         Ok(())
     }
 
