@@ -1,9 +1,7 @@
 //! Signal handling: SIGTERM and SIGINT stop the service, SIGHUP reloads the policy and the
 //! certificates, and signals that mean something to other servers only are logged.
 
-use std::future::poll_fn;
 use std::process;
-use std::task::Poll;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -26,41 +24,41 @@ pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
-    unused: Vec<(Signal, &'static str)>,
 }
 
 impl Signals {
-    /// Installs the signal handlers.
+    /// Installs the signal handlers, and starts to log unused signals.
     ///
     /// # Errors
     ///
     /// Returns [`Failure::Unavailable`] if the operating system rejects a handler.
     pub(crate) fn install() -> Result<Signals, Failure> {
         let handle = |kind| signal(kind).map_err(Failure::runtime);
+        for (kind, signal) in UNUSED {
+            let mut received = handle(kind)?;
+            tokio::spawn(async move {
+                while received.recv().await.is_some() {
+                    let advice = "SIGHUP reloads the policy and the certificates, SIGTERM stops";
+                    tracing::info!(signal, advice, "signal ignored");
+                }
+            });
+        }
         Ok(Signals {
             terminate: handle(SignalKind::terminate())?,
             interrupt: handle(SignalKind::interrupt())?,
             hang_up: handle(SignalKind::hangup())?,
-            unused: UNUSED
-                .into_iter()
-                .map(|(kind, name)| Ok((handle(kind)?, name)))
-                .collect::<Result<_, Failure>>()?,
         })
     }
 
     /// Waits for SIGTERM or SIGINT, and returns whether the drain delay applies. SIGINT skips the
     /// delay, because a person who presses Ctrl-C does not want to wait, and no load balancer has
-    /// to notice the shutdown. Calls `reload` on each SIGHUP, and logs each unused signal.
+    /// to notice the shutdown. Calls `reload` on each SIGHUP.
     pub(crate) async fn wait_for_stop(&mut self, reload: impl Fn()) -> Drain {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return Drain::AfterDelay,
                 _ = self.interrupt.recv() => return Drain::AtOnce,
                 _ = self.hang_up.recv() => reload(),
-                signal = next_unused(&mut self.unused) => {
-                    let advice = "SIGHUP reloads the policy and the certificates, SIGTERM stops";
-                    tracing::info!(signal, advice, "signal ignored");
-                }
             }
         }
     }
@@ -74,17 +72,4 @@ impl Signals {
         tracing::warn!("second signal, exiting immediately");
         process::exit(0);
     }
-}
-
-/// Waits for an unused signal, and returns its name.
-async fn next_unused(unused: &mut [(Signal, &'static str)]) -> &'static str {
-    poll_fn(|cx| {
-        for (signal, name) in &mut *unused {
-            if signal.poll_recv(cx).is_ready() {
-                return Poll::Ready(*name);
-            }
-        }
-        Poll::Pending
-    })
-    .await
 }
