@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
+use crate::domain::named_enum;
 use crate::policy::Diagnostic;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -29,27 +30,21 @@ pub(super) struct Report<'d> {
     pub(super) passed: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Severity {
-    Error,
-    Warning,
-    Note,
+named_enum! {
+    /// Severity of a diagnostic, with its name in JSON.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum Severity {
+        Error => "error",
+        Warning => "warning",
+        Note => "note",
+    }
 }
 
 impl Severity {
-    /// Returns the name of the severity in JSON.
-    const fn name(self) -> &'static str {
-        match self {
-            Severity::Error => "error",
-            Severity::Warning => "warning",
-            Severity::Note => "note",
-        }
-    }
-
     /// Returns the GitHub workflow command that reports a diagnostic of this severity.
     const fn workflow_command(self) -> &'static str {
         match self {
-            Severity::Error | Severity::Warning => self.name(),
+            Severity::Error | Severity::Warning => self.as_str(),
             Severity::Note => "notice",
         }
     }
@@ -69,7 +64,7 @@ impl Report<'_> {
     fn to_json(&self) -> String {
         let diagnostic = |(severity, diagnostic): &(Severity, &Diagnostic)| {
             json!({
-                "severity": severity.name(),
+                "severity": severity.as_str(),
                 "kind": diagnostic.kind.as_str(),
                 "file": diagnostic.file,
                 "line": diagnostic.line,
