@@ -31,7 +31,7 @@ pub(super) struct ControlPlanePolicy {
     /// Service to which each new policy is passed; `None` until
     /// [`ControlPlanePolicy::attach`] is called. Locked while a policy is replaced.
     service: Lock<Option<Arc<OperatorOverrides>>>,
-    status: Arc<ControlPlaneStatus>,
+    pub(super) status: Arc<ControlPlaneStatus>,
 }
 
 impl ControlPlanePolicy {
@@ -99,10 +99,6 @@ impl ControlPlanePolicy {
         *attached = Some(service);
     }
 
-    pub(super) fn status(&self) -> Arc<ControlPlaneStatus> {
-        Arc::clone(&self.status)
-    }
-
     fn replace(&self, policy: &Arc<Policy>) {
         let service = self.service.lock();
         if let Some(service) = &*service {
@@ -153,7 +149,7 @@ impl Activator {
         let (first, secret) = (self.active.next_rule, self.secret.clone());
         let policy = Policy::build_with_first_id(&last_good.domains(), secret, first);
         let policy = Arc::new(policy.with_checks_max(self.checks_max));
-        let fingerprint = Fingerprint::from_hash(last_good.fingerprint());
+        let fingerprint = Fingerprint(last_good.fingerprint());
         if log {
             self.active.log_reload(&policy, None, fingerprint);
         }

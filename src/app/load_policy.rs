@@ -37,7 +37,7 @@ pub struct LoadedPolicy {
 /// Hash of the names and contents of all policy files. Replicas with the same policy have the same
 /// fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fingerprint(blake3::Hash);
+pub struct Fingerprint(pub(super) blake3::Hash);
 
 impl Fingerprint {
     /// Hashes the names and contents of `files`, which must be in policy order (see `policy_files::FileKey`).
@@ -49,11 +49,6 @@ impl Fingerprint {
             }
         }
         Fingerprint(hasher.finalize())
-    }
-
-    /// Returns the fingerprint of a policy whose contents have this hash.
-    pub(super) fn from_hash(hash: blake3::Hash) -> Fingerprint {
-        Fingerprint(hash)
     }
 }
 

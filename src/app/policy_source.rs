@@ -84,7 +84,7 @@ impl InitialPolicy {
     pub(super) fn control_plane_status(&self) -> Option<Arc<ControlPlaneStatus>> {
         match &self.source {
             PolicySource::Files(_) => None,
-            PolicySource::ControlPlane(policy) => Some(policy.status()),
+            PolicySource::ControlPlane(policy) => Some(Arc::clone(&policy.status)),
         }
     }
 

@@ -59,7 +59,8 @@ const OVERRIDES_TIMEOUT: Duration = Duration::from_secs(2);
 ///
 /// Returns the reason why the service cannot start.
 pub fn serve(configuration: Configuration) -> Result<(), Failure> {
-    let log_level = start_logging(&configuration.settings);
+    let Settings { log_level, log_format, .. } = configuration.settings;
+    let log_level = LogLevelControl::new(telemetry::init_logging(log_level, log_format), log_level);
     super::process::rlimit::raise_open_file_limit();
     let (risks, mistakes): (Vec<_>, Vec<_>) =
         configuration.notices().into_iter().partition(|notice| notice.kind == NoticeKind::Risk);
@@ -87,7 +88,7 @@ async fn run(
     // Run every step that can fail before answering the first call.
     let response_config = server_config::response_config(settings)?;
     let certificates = CertificateReloader::new(settings)?;
-    let tls = certificates.as_ref().map(CertificateReloader::tls);
+    let tls = certificates.as_ref().map(|certificates| certificates.tls.clone());
     let Some(started) = InitialPolicy::start(settings, &mut signals).await? else { return Ok(()) };
     let listener = server_config::bind_grpc(settings, tls.clone())?;
     let http_ports = HttpPorts::bind(settings).await?;
@@ -131,7 +132,11 @@ async fn run(
     start_tasks(&wiring, requests, is_connected).await;
     started.become_ready(settings, &health);
     let files = started.files;
-    let watchers = watch_files(started, overrides, certificates)?;
+    let mut watchers = Vec::from_iter(started.attach(overrides)?);
+    if let Some(mut certificates) = certificates {
+        // Apart from the policy, so that a hanging file system blocks only one of them.
+        watchers.push(WatcherThread::start("certificates", move |poll| certificates.poll(poll))?);
+    }
     log_global_modes(configuration);
     log_ready(is_connected, &decider, files, &telemetry.policy_fingerprint());
     let stop = async {
@@ -257,11 +262,6 @@ fn log_notice(Notice { kind, name, text }: Notice) {
     }
 }
 
-fn start_logging(settings: &Settings) -> LogLevelControl {
-    let logs = telemetry::init_logging(settings.log_level, settings.log_format);
-    LogLevelControl::new(logs, settings.log_level)
-}
-
 /// Starts a thread that ends the process with exit code 0 after `hard_limit`, even if the shutdown
 /// hangs. Otherwise, the supervisor would send SIGKILL later, which looks like a crash. If the
 /// thread cannot be started, `--hard-limit` still applies to the drain of gRPC calls.
@@ -330,19 +330,4 @@ async fn drain_keys(wiring: Arc<AdminWiring>) {
         ticks.tick().await;
         wiring.telemetry.top_keys().drain(Clock::System.now(), &names);
     }
-}
-
-/// Starts a thread that watches the policy files and another that watches the certificates, so that
-/// a hanging file system blocks only one of them. Policies from a control plane need no watcher:
-/// the control plane client has a separate thread.
-fn watch_files(
-    policy: InitialPolicy,
-    overrides: Arc<OperatorOverrides>,
-    certificates: Option<CertificateReloader>,
-) -> Result<Vec<WatcherThread>, Failure> {
-    let mut watchers = Vec::from_iter(policy.attach(overrides)?);
-    if let Some(mut certificates) = certificates {
-        watchers.push(WatcherThread::start("certificates", move |poll| certificates.poll(poll))?);
-    }
-    Ok(watchers)
 }

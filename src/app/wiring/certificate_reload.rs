@@ -24,7 +24,7 @@ use crate::wire::WireError;
 /// their files change.
 pub(crate) struct CertificateReloader {
     settings: Settings,
-    tls: Tls,
+    pub(crate) tls: Tls,
     /// Hash of the certificate files when certificates from them were last activated or rejected, `None`
     /// if they were unreadable. Only a hash is kept, so that private keys do not stay in memory.
     handled: Option<blake3::Hash>,
@@ -55,10 +55,6 @@ impl CertificateReloader {
         let state = Some(hash(&material));
         let settings = settings.clone();
         Ok(Some(CertificateReloader { settings, tls, handled: state, last_poll: state }))
-    }
-
-    pub(crate) fn tls(&self) -> Tls {
-        self.tls.clone()
     }
 
     /// Reads the files, and activates those that have changed. Returns the time until the next poll.
@@ -192,7 +188,7 @@ mod tests {
         let settings = Settings::read(&sources).unwrap().0;
         write_certificate(files.path());
         let mut reloader = CertificateReloader::new(&settings).unwrap().unwrap();
-        let counters = reloader.tls().counters();
+        let counters = reloader.tls.counters();
         let mut counts_after_polls = || {
             (0..4).for_each(|_| reloader.poll_once());
             [&counters.reloads, &counters.reload_failures]

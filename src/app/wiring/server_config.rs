@@ -11,38 +11,25 @@ use crate::server::{Address, ListenSettings, Listener, ServerLimits, Tls};
 use crate::settings::{HeaderFamily, OnOff, Settings};
 use crate::wire::{LimitHeaderNames, ResponseConfig, ResponseSettings, WireError};
 
-/// Flags that set the host and the port of the gRPC listener.
-const GRPC_FLAGS: [&str; 2] = ["--grpc-host", "--grpc-port"];
-
-/// Binds the gRPC listener.
+/// Binds the gRPC listener. Resolves the listen address if it is a host name.
 ///
 /// # Errors
 ///
 /// Returns [`Failure::Unavailable`] if the address cannot be bound.
 pub(crate) fn bind_grpc(settings: &Settings, tls: Option<Tls>) -> Result<Listener, Failure> {
-    let flags = match settings.grpc_uds {
-        Some(_) => ["--grpc-uds", "--grpc-uds"],
-        None => GRPC_FLAGS,
-    };
-    Listener::bind(listen_settings(settings, tls)?).map_err(|error| match error {
-        WireError::Bind { address, source } => Failure::address(flags, &address, &source),
-        error => error.into(),
-    })
-}
-
-/// Returns the configuration of the gRPC listener. Resolves the listen address if it is a host
-/// name.
-fn listen_settings(settings: &Settings, tls: Option<Tls>) -> Result<ListenSettings, Failure> {
-    let address = match &settings.grpc_uds {
-        Some(path) => Address::Unix(path.clone()),
-        None => Address::Tcp(resolve(&settings.grpc_host, settings.grpc_port, GRPC_FLAGS)?),
+    let (flags, address) = match &settings.grpc_uds {
+        Some(path) => (["--grpc-uds", "--grpc-uds"], Address::Unix(path.clone())),
+        None => {
+            let flags = ["--grpc-host", "--grpc-port"];
+            (flags, Address::Tcp(resolve(&settings.grpc_host, settings.grpc_port, flags)?))
+        }
     };
     let granted = available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    Ok(ListenSettings {
-        address,
-        threads: NonZeroUsize::new(settings.threads).unwrap_or(granted),
-        limits: server_limits(settings),
-        tls,
+    let threads = NonZeroUsize::new(settings.threads).unwrap_or(granted);
+    let limits = server_limits(settings);
+    Listener::bind(ListenSettings { address, threads, limits, tls }).map_err(|error| match error {
+        WireError::Bind { address, source } => Failure::address(flags, &address, &source),
+        error => error.into(),
     })
 }
 
