@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::load_policy::load_paths;
-use super::offline_engine::{OfflineEngine, plain_descriptor, to_entries};
+use super::offline_engine::{OfflineEngine, to_entries};
 use super::process::exit_codes::Failure;
 use crate::clock::Clock;
 use crate::decide::REMAINING_UNLIMITED;
 use crate::domain::{
-    Decision, Descriptor, Entry, Request, Status, escaped, nearest_word, parse_descriptor,
+    Decision, Descriptor, Entry, Hits, Request, Status, escaped, nearest_word, parse_descriptor,
 };
 use crate::policy::{MatchEnd, Policy};
 use crate::settings::Sources;
@@ -132,7 +132,7 @@ pub fn explain(
     let entries: Vec<Vec<Entry<'_>>> =
         request.descriptors.iter().map(|pairs| to_entries(pairs)).collect();
     let descriptors: Vec<Descriptor<'_>> =
-        entries.iter().map(|entries| plain_descriptor(entries, request.hits)).collect();
+        entries.iter().map(|entries| Descriptor::new(entries, Hits(request.hits))).collect();
     let engine = OfflineEngine::new(policy, COUNTERS_MAX);
     let call = Request { domain: &request.domain, descriptors: &descriptors };
     describe_decision(&engine.decide(&call, Clock::System.now())?, &mut text);

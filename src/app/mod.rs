@@ -32,7 +32,7 @@ mod offline_engine;
 pub use admin_client::{get_from_debug_port, post_to_debug_port};
 pub use explain_offline::{SampleRequest, explain};
 pub use load_policy::{CheckedPolicy, Fingerprint, LoadedPolicy, check, load_paths, schema};
-pub use offline_engine::{OfflineEngine, plain_descriptor, to_entries};
+pub use offline_engine::{OfflineEngine, to_entries};
 pub use process::exit_codes::Failure;
 pub use process::files_and_env::{
     FileError, environment, read_pem_file, read_settings_file, read_text_file, write_text_file,

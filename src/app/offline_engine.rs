@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::process::exit_codes::Failure;
 use crate::decide::{Decider, GlobalModes};
-use crate::domain::{Decision, Descriptor, Entry, Hits, Micros, Request};
+use crate::domain::{Decision, Entry, Micros, Request};
 use crate::policy::Policy;
 use crate::store::memory::MemoryStore;
 
@@ -51,17 +51,4 @@ pub fn to_entries(pairs: &[(String, String)]) -> Vec<Entry<'_>> {
         .iter()
         .map(|(key, value)| Entry { key: key.as_bytes(), value: value.as_bytes() })
         .collect()
-}
-
-/// Returns a descriptor that charges `hits`, without a request override or a slot holder.
-pub fn plain_descriptor<'a>(entries: &'a [Entry<'a>], hits: u64) -> Descriptor<'a> {
-    Descriptor {
-        entries,
-        hits: Hits(hits),
-        has_hits_addend: false,
-        refund: false,
-        limit: None,
-        holder: None,
-        hold: None,
-    }
 }

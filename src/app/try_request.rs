@@ -6,12 +6,12 @@
 use serde::Serialize;
 
 use super::explain_offline::{SampleRequest, explain_descriptor};
-use super::offline_engine::{plain_descriptor, to_entries};
+use super::offline_engine::to_entries;
 use super::wiring::store_setup::ServiceDecider;
 use crate::admin::TextResult;
 use crate::clock::Clock;
 use crate::decide::{DryRun, DryRunLimit};
-use crate::domain::{Code, Descriptor, Entry, Micros, Request, Status};
+use crate::domain::{Code, Descriptor, Entry, Hits, Micros, Request, Status};
 use crate::policy::Policy;
 use crate::store::redis::script::keys::Prefix;
 
@@ -63,7 +63,7 @@ pub(super) async fn dry_run_request(
     let entries: Vec<Vec<Entry<'_>>> =
         sample.descriptors.iter().map(|pairs| to_entries(pairs)).collect();
     let descriptors: Vec<Descriptor<'_>> =
-        entries.iter().map(|entries| plain_descriptor(entries, sample.hits)).collect();
+        entries.iter().map(|entries| Descriptor::new(entries, Hits(sample.hits))).collect();
     let explain = |pairs: &Vec<_>| explain_descriptor(&policy, prefix, &sample.domain, pairs);
     let explanations: Vec<String> = sample.descriptors.iter().map(explain).collect();
     let request = Request { domain: &sample.domain, descriptors: &descriptors };

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tidegate_simulate::{AttemptResult, Scenario, Simulate, SimulationResult, UsageError};
 
 use super::terminal;
-use crate::app::{self, Failure, OfflineEngine, plain_descriptor, to_entries};
-use crate::domain::{Code, Micros, Request};
+use crate::app::{self, Failure, OfflineEngine, to_entries};
+use crate::domain::{Code, Descriptor, Hits, Micros, Request};
 use crate::policy::{self, Diagnostic, Diagnostics, Options, Policy, Secret};
 
 /// Capacity of the memory store for one run, in counters: four for each caller of the largest
@@ -64,7 +64,7 @@ pub fn simulate(scenario: &Scenario) -> Result<SimulationResult, Failure> {
         let simulated_us = attempt.now_us - scenario.starts_at_s * 1_000_000;
         progress.show(simulated_us, (scenario.lasts_s * 1e6) as u64);
         let entries = to_entries(&attempt.entries);
-        let descriptors = [plain_descriptor(&entries, attempt.hits)];
+        let descriptors = [Descriptor::new(&entries, Hits(attempt.hits))];
         let request = Request { domain: &domain, descriptors: &descriptors };
         let decision = engine.decide(&request, Micros(attempt.now_us))?;
         let retry_after = decision.limited_by.and_then(|by| by.retry_after);

@@ -67,16 +67,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         op: Op,
         now: Micros,
     ) -> CounterSnapshots<'p> {
-        let descriptor = Descriptor {
-            entries,
-            hits: Hits::ONE,
-            has_hits_addend: false,
-            refund: false,
-            limit: None,
-            holder: None,
-            hold: None,
-        };
-        let descriptors = [descriptor];
+        let descriptors = [Descriptor::new(entries, Hits::ONE)];
         let request = Request { domain, descriptors: &descriptors };
         let matches = policy.find_counted(&request);
         let checks = policy.checks(&request, &matches);

@@ -43,6 +43,21 @@ pub struct Descriptor<'a> {
     pub hold: Option<HoldRequest<'a>>,
 }
 
+impl<'a> Descriptor<'a> {
+    /// Creates a descriptor that charges `hits`, without a request override or a holder.
+    pub fn new(entries: &'a [Entry<'a>], hits: Hits) -> Descriptor<'a> {
+        Descriptor {
+            entries,
+            hits,
+            has_hits_addend: false,
+            refund: false,
+            limit: None,
+            holder: None,
+            hold: None,
+        }
+    }
+}
+
 /// What a descriptor does with its hits on limits with [`reserve`](super::Limit::reserve).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoldRequest<'a> {

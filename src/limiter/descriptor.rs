@@ -121,13 +121,10 @@ pub(super) fn to_domain<'d>(
         ));
     }
     let convert = |descriptor: &'d Descriptor<'_>| domain::Descriptor {
-        entries: &descriptor.entries,
-        hits: Hits(descriptor.hits.unwrap_or(1)),
         has_hits_addend: descriptor.hits.is_some(),
         refund,
-        limit: None,
-        hold: None,
         holder: descriptor.holder,
+        ..domain::Descriptor::new(&descriptor.entries, Hits(descriptor.hits.unwrap_or(1)))
     };
     Ok(descriptors.iter().map(convert).collect())
 }
