@@ -1,7 +1,7 @@
 //! `tidegate ask --batch FILE`: sends the requests of a file in batches and prints one line per
 //! result.
 //!
-//! Not here: the gRPC calls (`ask_client`).
+//! Not here: connecting (`ask_client`).
 
 use std::path::Path;
 
@@ -9,13 +9,14 @@ use bytes::Bytes;
 use tonic::Code;
 use tonic::transport::Channel;
 
-use super::ask_client::{self, CallError};
+use super::ask_client::CallError;
 use super::terminal;
 use crate::app::{self, Failure};
 use crate::domain::Bounds;
 use crate::wire::messages::check_result::Result as BatchResult;
+use crate::wire::messages::limits_client::LimitsClient;
 use crate::wire::messages::rate_limit_response::Code as DecisionCode;
-use crate::wire::messages::{CheckResult, RateLimitResponse};
+use crate::wire::messages::{CheckRequest, CheckResult, RateLimitResponse};
 use crate::wire::proto_json::{parse_request, response_to_json};
 
 /// Reads a file with one request per line, in JSON. Skips empty lines. Returns encoded requests.
@@ -44,17 +45,18 @@ pub(super) fn read(path: &Path) -> Result<Vec<Bytes>, Failure> {
 ///
 /// Returns an error if the service rejects a whole batch or does not respond.
 pub(super) async fn send(
-    channel: &Channel,
+    channel: Channel,
     requests: &[Bytes],
     json: bool,
 ) -> Result<(), CallError> {
     // On a terminal, the results show the progress.
     let mut progress = terminal::Progress::new(!terminal::stdout_is_terminal());
-    let mut sent = 0;
+    let (mut client, mut sent) = (LimitsClient::new(channel), 0);
     for batch in requests.chunks(Bounds::DEFAULT.batch_requests_max) {
         progress.show(sent, requests.len() as u64);
         sent += batch.len() as u64;
-        for result in ask_client::send_batch(channel, batch.to_vec()).await? {
+        let answer = client.check(CheckRequest { requests: batch.to_vec() }).await?;
+        for result in answer.into_inner().results {
             // Never an error.
             let _ = terminal::print(&(format_result(result, json) + "\n"));
         }

@@ -1,20 +1,16 @@
-//! gRPC calls of `tidegate ask`, and advice for calls that fail.
+//! Connection of `tidegate ask` to a service, and advice for calls that fail.
 //!
-//! Not here: parsing arguments and printing (`ask_command`, `ask_batch`).
+//! Not here: the calls (`ask_command`, `ask_batch`).
 
 use std::error::Error;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tonic::Status;
 use tonic::transport::{self, Channel, ClientTlsConfig, Endpoint};
 
 use crate::app::Failure;
 use crate::domain::with_causes;
 use crate::peer_protocol::{Peer, detect_peer};
-use crate::wire::messages::limits_client::LimitsClient;
-use crate::wire::messages::rate_limit_service_client::RateLimitServiceClient;
-use crate::wire::messages::{CheckRequest, CheckResult, RateLimitRequest, RateLimitResponse};
 
 /// Address of a server, and how to connect to it.
 #[derive(Debug)]
@@ -153,22 +149,4 @@ fn root_cause<'e>(error: &'e (dyn Error + 'static)) -> &'e dyn Error {
         cause = next;
     }
     cause
-}
-
-pub(super) async fn send(
-    channel: &Channel,
-    request: RateLimitRequest,
-) -> Result<RateLimitResponse, CallError> {
-    let mut client = RateLimitServiceClient::new(channel.clone());
-    Ok(client.should_rate_limit(request).await?.into_inner())
-}
-
-/// Sends encoded requests to `tidegate.v1.Limits` and returns one result per request, in the same
-/// order.
-pub(super) async fn send_batch(
-    channel: &Channel,
-    requests: Vec<Bytes>,
-) -> Result<Vec<CheckResult>, CallError> {
-    let mut client = LimitsClient::new(channel.clone());
-    Ok(client.check(CheckRequest { requests }).await?.into_inner().results)
 }

@@ -1,7 +1,7 @@
 //! `tidegate ask`: sends a rate limit request to a running service, as Envoy would, and prints the
 //! response.
 //!
-//! Not here: the gRPC calls (`ask_client`).
+//! Not here: batches (`ask_batch`), connecting (`ask_client`).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Identity};
 
-use super::ask_client::{self, CallError, Server};
+use super::ask_client::{CallError, Server};
 use super::terminal::Color;
 use super::usage_errors::DESCRIPTORS_PLACEHOLDER;
 use super::{ask_batch, terminal};
@@ -18,6 +18,7 @@ use crate::domain::parse_descriptor;
 use crate::settings;
 use crate::wire::messages::rate_limit_descriptor::Entry;
 use crate::wire::messages::rate_limit_response::{Code, DescriptorStatus};
+use crate::wire::messages::rate_limit_service_client::RateLimitServiceClient;
 use crate::wire::messages::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use crate::wire::proto_json::response_to_json;
 
@@ -92,8 +93,8 @@ impl Ask {
         app::block_on(async {
             let asked = match server.connect().await {
                 Ok(channel) => match batch {
-                    Some(requests) => ask_batch::send(&channel, &requests, self.json).await,
-                    None => self.ask(&channel, &request).await,
+                    Some(requests) => ask_batch::send(channel, &requests, self.json).await,
+                    None => self.ask(channel, &request).await,
                 },
                 Err(error) => Err(error),
             };
@@ -105,9 +106,10 @@ impl Ask {
     }
 
     /// Sends the request as often as `--repeat` says, and prints each response.
-    async fn ask(&self, channel: &Channel, request: &RateLimitRequest) -> Result<(), CallError> {
+    async fn ask(&self, channel: Channel, request: &RateLimitRequest) -> Result<(), CallError> {
+        let mut client = RateLimitServiceClient::new(channel);
         for nth in 1..=self.repeat {
-            let response = ask_client::send(channel, request.clone()).await?;
+            let response = client.should_rate_limit(request.clone()).await?.into_inner();
             let text = match self.json {
                 true => format!("{}\n", response_to_json(&response)),
                 false => self.format_response(&response),
