@@ -246,13 +246,12 @@ fn first_missing(path: &Path) -> Option<&Path> {
 /// Returns the metadata of a directory entry, or `None` if the entry was removed after it was
 /// listed, as temporary files often are. A dangling symbolic link is an error.
 fn metadata_of_entry(path: &Path) -> Result<Option<Metadata>, FileError> {
+    let is_gone = |error: &io::Error| {
+        error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_err()
+    };
     match fs::metadata(path) {
-        Ok(metadata) => Ok(Some(metadata)),
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unreadable(path)(error)),
-        Err(error) => match fs::symlink_metadata(path) {
-            Ok(_) => Err(unreadable(path)(error)),
-            Err(_) => Ok(None),
-        },
+        Err(error) if is_gone(&error) => Ok(None),
+        metadata => metadata.map(Some).map_err(unreadable(path)),
     }
 }
 

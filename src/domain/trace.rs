@@ -58,8 +58,10 @@ pub struct TracedDecision {
 /// Trace of one sampled request. Uses a lock, because writers and readers may be on different
 /// threads. Few requests are sampled, so the cost of the lock does not matter.
 pub struct Trace {
-    parent: Option<TraceParent>,
-    started: Micros,
+    /// Trace context of the caller, if the request has one.
+    pub parent: Option<TraceParent>,
+    /// Wall-clock time at which the request started.
+    pub started: Micros,
     now: Box<dyn Fn() -> Micros + Send + Sync>,
     record: Lock<TraceRecord>,
 }
@@ -80,16 +82,6 @@ impl Trace {
         now: impl Fn() -> Micros + Send + Sync + 'static,
     ) -> Trace {
         Trace { parent, started: now(), now: Box::new(now), record: Lock::default() }
-    }
-
-    /// Returns the trace context of the caller, if the request has one.
-    pub fn parent(&self) -> Option<TraceParent> {
-        self.parent
-    }
-
-    /// Returns the wall-clock time at which the request started.
-    pub fn started(&self) -> Micros {
-        self.started
     }
 
     /// Returns the current wall-clock time.

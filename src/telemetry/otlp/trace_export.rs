@@ -95,13 +95,13 @@ impl TraceExporter {
     /// Builds the spans of a finished call and queues them for export. Drops them if the queue is
     /// full.
     pub(crate) fn record(&self, trace: &Trace, outcome: RpcOutcome) {
-        let parent = trace.parent().map_or_else(Context::new, |parent| {
+        let parent = trace.parent.map_or_else(Context::new, |parent| {
             Context::new().with_remote_span_context(build_remote_context(&parent))
         });
         let TraceRecord { decision: recorded, node_calls } = trace.snapshot();
         let decision = SpanBuilder::from_name(DECISION_SPAN)
             .with_kind(SpanKind::Server)
-            .with_start_time(to_system_time(trace.started()))
+            .with_start_time(to_system_time(trace.started))
             .with_attributes(decision_attributes(recorded.as_ref(), outcome));
         let decision = self.tracer.build_with_context(decision, &parent);
         let context = parent.with_span(decision);
