@@ -55,15 +55,11 @@ Exit codes: 1 a test failed, 65 a test file or a policy is wrong.";
 /// Capacity of the memory store for one test, in counters. Unused capacity uses no memory.
 const STORE_COUNTERS_MAX: usize = 1_000_000;
 
-/// Test file whose texts were read.
-struct LoadedFile {
-    path: PathBuf,
-    policy: Arc<Policy>,
-    tests: Vec<LoadedTest>,
-}
-
+/// Test whose texts were read.
 struct LoadedTest {
-    name: String,
+    /// Path of the file and name of the test.
+    title: String,
+    policy: Arc<Policy>,
     calls: Vec<Call>,
 }
 
@@ -77,29 +73,26 @@ struct Call {
 impl Test {
     pub(super) fn run(self, environment: &TextMap) -> Result<(), Failure> {
         let sources = self.settings.read_used_sources(environment)?;
-        let files = self.files.iter().map(|path| load(path, sources.clone()));
-        let files = files.collect::<Result<Vec<LoadedFile>, Failure>>()?;
-        let (mut tests, mut failed) = (0, 0);
-        for file in &files {
-            for test in &file.tests {
-                tests += 1;
-                if let Some(report) = run_test(&file.policy, test)? {
-                    failed += 1;
-                    let path = file.path.display();
-                    terminal::print(&format!("FAILED {path}: {}\n{report}", test.name))?;
-                }
+        let (mut tests, mut failed) = (Vec::new(), 0);
+        for path in &self.files {
+            tests.extend(load(path, sources.clone())?);
+        }
+        for test in &tests {
+            if let Some(report) = run_test(test)? {
+                failed += 1;
+                terminal::print(&format!("FAILED {}\n{report}", test.title))?;
             }
         }
-        match failed {
-            0 if tests == 1 => terminal::print("1 test passed\n"),
-            0 => terminal::print(&format!("{tests} tests passed\n")),
-            _ => Err(Failure::TestsFailed { failed, tests }),
+        match (failed, tests.len()) {
+            (0, 1) => terminal::print("1 test passed\n"),
+            (0, tests) => terminal::print(&format!("{tests} tests passed\n")),
+            (failed, tests) => Err(Failure::TestsFailed { failed, tests }),
         }
     }
 }
 
 /// Reads a test file and its policy.
-fn load(path: &Path, sources: Sources) -> Result<LoadedFile, Failure> {
+fn load(path: &Path, sources: Sources) -> Result<Vec<LoadedTest>, Failure> {
     let wrong = |reason: String| Failure::InvalidPolicy(reason);
     let text = app::read_text_file(path)?;
     let file = TestFile::parse(&path.display().to_string(), &text);
@@ -112,19 +105,17 @@ fn load(path: &Path, sources: Sources) -> Result<LoadedFile, Failure> {
         ))
     })?;
     let start = Micros(u64::try_from(start.as_microsecond()).unwrap_or_default());
-    let load_test = |test: &PolicyTest| {
-        let calls = load_calls(test, start);
-        let calls = calls
-            .map_err(|reason| wrong(format!("{}: {}: {reason}", path.display(), test.name)))?;
-        Ok(LoadedTest { name: test.name.clone(), calls })
+    let title = |test: &PolicyTest| format!("{}: {}", path.display(), test.name);
+    let load_calls = |test: &PolicyTest| {
+        load_calls(test, start).map_err(|reason| wrong(format!("{}: {reason}", title(test))))
     };
+    let calls = file.tests.iter().map(load_calls).collect::<Result<Vec<_>, Failure>>()?;
     let directory = path.parent().unwrap_or(Path::new(""));
     let paths: Vec<PathBuf> = file.policy.iter().map(|path| directory.join(path)).collect();
-    Ok(LoadedFile {
-        path: path.to_owned(),
-        tests: file.tests.iter().map(load_test).collect::<Result<_, Failure>>()?,
-        policy: Arc::new(app::load_paths(&paths, sources)?.0.policy),
-    })
+    let policy = Arc::new(app::load_paths(&paths, sources)?.0.policy);
+    let loaded =
+        |(test, calls)| LoadedTest { title: title(test), policy: Arc::clone(&policy), calls };
+    Ok(file.tests.iter().zip(calls).map(loaded).collect())
 }
 
 /// Reads the texts of a test's steps. Returns what is wrong with the first wrong one.
@@ -205,12 +196,12 @@ fn format_limit(limit: Option<&RateLimit>) -> String {
 
 /// Runs a test up to its first step that fails. Returns a report of that step, or `None` if the test
 /// passes.
-fn run_test(policy: &Arc<Policy>, test: &LoadedTest) -> Result<Option<String>, Failure> {
+fn run_test(LoadedTest { policy, calls, .. }: &LoadedTest) -> Result<Option<String>, Failure> {
     let engine = OfflineEngine::new(Arc::clone(policy), STORE_COUNTERS_MAX);
     let retry_after = Some(RetryAfterFormat::Seconds);
     let response_config =
         ResponseConfig::new(ResponseSettings { retry_after, ..ResponseSettings::default() })?;
-    for (call, nth) in test.calls.iter().zip(1..) {
+    for (call, nth) in calls.iter().zip(1..) {
         let decoded = DecodedRequest::decode(&call.encoded, &Bounds::DEFAULT)
             .map_err(|_| Failure::Bug("a call was valid and no longer is"))?;
         let descriptors = decoded.descriptors();
