@@ -16,7 +16,7 @@ use tokio::time::{MissedTickBehavior, timeout};
 use super::admin_wiring::AdminWiring;
 use super::http_ports::{HttpPorts, RunningHttpPorts};
 use super::log_level::LogLevelControl;
-use super::operator_overrides::{OperatorOverrides, Requests, redis_follower};
+use super::operator_overrides::{OperatorOverrides, Requests, base_file, redis_follower};
 use super::peers::Peers;
 use super::policy_source::InitialPolicy;
 use super::process::exit_codes::Failure;
@@ -100,7 +100,9 @@ async fn run(
     let store = AnyStore::open(settings, &started.secret, listener.worker_handles())?;
     let (policy, observer) = (Arc::clone(&started.policy), Arc::clone(&telemetry));
     let decider = Arc::new(Decider::new(policy, store, observer, modes));
-    let (overrides, requests) = OperatorOverrides::open(&decider, settings.overrides.clone())?;
+    let (overrides, requests) = OperatorOverrides::new(&decider);
+    let watch = |path| base_file::watch(path, Arc::clone(&overrides));
+    let _base_file = settings.overrides.clone().map(watch).transpose()?;
     let rate_limit = rate_limit_service(&decider, &overrides, settings, response_config);
     let health = Health::default();
 

@@ -5,7 +5,9 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use super::OperatorOverrides;
 use crate::app::process::exit_codes::Failure;
 use crate::app::process::files_and_env::{FileError, FileStamp, malformed, read_json_list};
 use crate::app::process::watcher_thread::{POLL_INTERVAL, WatcherThread};
@@ -13,18 +15,18 @@ use crate::domain::{OVERRIDES_MAX, RECORDS_BYTES_MAX};
 use crate::policy::OverrideEntry;
 
 /// Reads the file, and starts a thread that reads it again within a second of each change. If its content
-/// becomes invalid, passes `None` to `replace`: the last valid one stays in force.
+/// becomes invalid, the last valid one stays in force.
 ///
 /// # Errors
 ///
 /// Returns an error if the file cannot be read, or the thread cannot be started.
 pub(crate) fn watch(
     path: PathBuf,
-    replace: impl Fn(Option<Vec<OverrideEntry>>) + Send + 'static,
+    overrides: Arc<OperatorOverrides>,
 ) -> Result<WatcherThread, Failure> {
     let stamp_of = |path: &Path| Some(FileStamp::from_metadata(&fs::metadata(path).ok()?));
     let mut stamp = stamp_of(&path);
-    replace(Some(read(&path)?));
+    overrides.replace_base(Some(read(&path)?));
     let poll = move |_| {
         let latest = stamp_of(&path);
         if latest != stamp {
@@ -37,7 +39,7 @@ pub(crate) fn watch(
                     tracing::error!(%error, advice, "cannot read the overrides file");
                 }
             }
-            replace(read.ok());
+            overrides.replace_base(read.ok());
         }
         POLL_INTERVAL
     };

@@ -19,7 +19,6 @@ pub(super) mod override_metrics;
 pub(super) mod redis_follower;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -28,8 +27,6 @@ use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::listing::{effect_of, to_event};
-use super::process::exit_codes::Failure;
-use super::process::watcher_thread::WatcherThread;
 use super::wiring::store_setup::ServiceDecider;
 use crate::clock::Clock;
 use crate::domain::{
@@ -92,7 +89,7 @@ struct OverrideState {
 
 /// Changes that an operator asks for: ids, and the content of each override, empty to delete it.
 #[derive(Debug)]
-struct ChangeRequest {
+pub(crate) struct ChangeRequest {
     changes: Vec<(String, String)>,
     /// Receives why the changes apply to this replica only; `None` if they apply to all.
     reply: oneshot::Sender<Option<String>>,
@@ -122,20 +119,12 @@ fn parse_record(id: &str, record: &OverrideRecord) -> Option<Arc<OverrideEntry>>
 }
 
 impl OperatorOverrides {
-    /// Applies the overrides of a file, if there is one, to the decider's policy. Returns them with the
-    /// requests that [`redis_follower::run`] carries out.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the file cannot be read, or the thread that reads it cannot be started.
-    pub(crate) fn open(
-        decider: &Arc<ServiceDecider>,
-        file: Option<PathBuf>,
-    ) -> Result<(Arc<OperatorOverrides>, Requests), Failure> {
-        let loaded = Arc::clone(&decider.policy());
+    /// Creates the overrides of the decider's policy: none. Returns them with the requests that
+    /// [`redis_follower::run`] carries out.
+    pub(crate) fn new(decider: &Arc<ServiceDecider>) -> (Arc<OperatorOverrides>, Requests) {
         let (requests, receiver) = mpsc::channel(REQUESTS_MAX);
         let state = OverrideState {
-            loaded,
+            loaded: Arc::clone(&decider.policy()),
             table: OverrideTable::default(),
             base: BTreeMap::new(),
             is_base_broken: false,
@@ -152,11 +141,7 @@ impl OperatorOverrides {
             was_polled: watch::Sender::new(false),
             change_counts: Default::default(),
         };
-        let overrides = Arc::new(overrides);
-        let replace = Arc::clone(&overrides);
-        let watch = |path| base_file::watch(path, move |entries| replace.replace_base(entries));
-        let requests = Requests { receiver, _base_file: file.map(watch).transpose()? };
-        Ok((overrides, requests))
+        (Arc::new(overrides), receiver)
     }
 
     /// Returns the time by which overrides end: that of Redis, if it is known, since replicas share it.
@@ -370,12 +355,7 @@ impl OperatorOverrides {
 }
 
 /// Requests of operators, for the task that carries them out.
-#[derive(Debug)]
-pub(crate) struct Requests {
-    receiver: mpsc::Receiver<ChangeRequest>,
-    /// Ends the thread when it is dropped.
-    _base_file: Option<WatcherThread>,
-}
+pub(crate) type Requests = mpsc::Receiver<ChangeRequest>;
 
 /// Returns the policy with all overrides in force.
 fn apply_all(state: &OverrideState) -> Arc<Policy> {

@@ -69,7 +69,7 @@ pub(crate) async fn run(
     loop {
         tokio::select! {
             _ = ticks.tick() => follower.poll().await,
-            request = requests.receiver.recv() => match request {
+            request = requests.recv() => match request {
                 Some(request) => follower.change(request).await,
                 None => return,
             },

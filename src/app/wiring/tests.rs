@@ -56,7 +56,7 @@ fn all_families() -> [Vec<MetricFamily>; 3] {
     let decider = Arc::new(decider);
     let responses = response_config(&settings).unwrap();
     let rate_limit = Arc::new(RlsService::new(Arc::clone(&decider), Clock::System, responses));
-    let (overrides, _) = OperatorOverrides::open(&decider, None).unwrap();
+    let (overrides, _) = OperatorOverrides::new(&decider);
     let logs = init_logging(Verbosity::Off, LineFormat::Text);
     let wiring = AdminWiring {
         configuration: Configuration::read(sources).unwrap(),
