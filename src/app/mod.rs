@@ -39,15 +39,15 @@ pub use process::files_and_env::{
 };
 pub use serve::serve;
 
-use crate::settings::{self, DropIn, Notice, SettingValue, Settings, Sources, TextMap};
+use crate::settings::{self, Notice, SettingValue, Settings, Sources};
 
 /// Validated settings, with the source of each value.
 #[derive(Clone, Debug)]
 pub struct Configuration {
     settings: Settings,
     values: Vec<SettingValue>,
-    environment: TextMap,
-    drop_in: Option<DropIn>,
+    /// Startup notices about settings that have no effect or pose a risk.
+    notices: Vec<Notice>,
 }
 
 impl Configuration {
@@ -58,18 +58,14 @@ impl Configuration {
     /// Returns [`Failure::Usage`] with a list of all invalid settings.
     pub fn read(sources: Sources) -> Result<Configuration, Failure> {
         let (settings, values) = Settings::read(&sources)?;
-        let Sources { environment, drop_in, .. } = sources;
-        Ok(Configuration { settings, values, environment, drop_in })
+        let Sources { environment, drop_in, .. } = &sources;
+        let notices = settings::find_notices(environment, drop_in.as_ref(), &settings);
+        Ok(Configuration { settings, values, notices })
     }
 
     /// Lists every setting with its value and source, one per line. Secrets are hidden.
     pub fn report(&self) -> String {
         settings::report(&self.values)
-    }
-
-    /// Returns startup notices about settings that have no effect or pose a risk.
-    pub fn notices(&self) -> Vec<Notice> {
-        settings::find_notices(&self.environment, self.drop_in.as_ref(), &self.settings)
     }
 }
 

@@ -63,7 +63,7 @@ pub fn serve(configuration: Configuration) -> Result<(), Failure> {
     let log_level = LogLevelControl::new(telemetry::init_logging(log_level, log_format), log_level);
     super::process::rlimit::raise_open_file_limit();
     let (risks, mistakes): (Vec<_>, Vec<_>) =
-        configuration.notices().into_iter().partition(|notice| notice.kind == NoticeKind::Risk);
+        configuration.notices.iter().cloned().partition(|notice| notice.kind == NoticeKind::Risk);
     mistakes.into_iter().for_each(log_notice);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(AUXILIARY_THREADS)
