@@ -38,9 +38,9 @@ pub fn environment() -> TextMap {
 #[derive(Debug)]
 pub struct FileError {
     path: PathBuf,
-    /// Line and, if known, column of the problem, both counted from 1. `None` if the problem
+    /// Line and, if known, column of the problem, counted from 1, as `:3:5`. Empty if the problem
     /// concerns the whole file or directory.
-    position: Option<(usize, Option<usize>)>,
+    position: String,
     /// Description of the problem. It never quotes a value that may be a secret.
     reason: String,
     /// Whether there is no file with this path.
@@ -49,13 +49,7 @@ pub struct FileError {
 
 impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&escape_path(&self.path))?;
-        match self.position {
-            Some((line, Some(column))) => write!(f, ":{line}:{column}")?,
-            Some((line, None)) => write!(f, ":{line}")?,
-            None => {}
-        }
-        write!(f, ": {}", self.reason)
+        write!(f, "{}{}: {}", escape_path(&self.path), self.position, self.reason)
     }
 }
 
@@ -69,21 +63,20 @@ impl error::Error for FileError {}
 /// Returns an error if the file cannot be read, exceeds 1 MiB, or is not a mapping from names to
 /// scalars.
 pub fn read_settings_file(path: &Path) -> Result<(TextMap, TextMap), FileError> {
-    let malformed_at =
-        |(position, reason): (_, String)| FileError { position, ..malformed(path, reason) };
     let file = fs::File::open(path).map_err(unreadable(path))?;
     let text = read_at_most(file, path, SETTINGS_BYTES_MAX)?;
+    let malformed_at = |name: &str, reason: String| {
+        let position = find_line(&text, name).map_or(String::new(), |line| format!(":{line}"));
+        FileError { position, ..malformed(path, reason) }
+    };
     // A file without values is empty, or has only comments.
     let values: Option<BTreeMap<String, serde_yaml::Value>> =
-        serde_yaml::from_str(&text).map_err(|error| malformed_at(yaml_error(&text, &error)))?;
+        serde_yaml::from_str(&text).map_err(|error| yaml_error(path, &text, &error))?;
     let policy_keys = ["domain", "domains"];
     if let Some(key) = policy_keys.iter().find(|key| values.iter().any(|it| it.contains_key(**key)))
     {
         let reason = "this is a policy, not a settings file: pass it with --policy";
-        return Err(malformed_at((
-            find_line(&text, key).map(|line| (line, None)),
-            reason.to_owned(),
-        )));
+        return Err(malformed_at(key, reason.to_owned()));
     }
     let scalar = |(name, value): (String, serde_yaml::Value)| match value {
         serde_yaml::Value::String(text) => Ok((name, text)),
@@ -91,18 +84,15 @@ pub fn read_settings_file(path: &Path) -> Result<(TextMap, TextMap), FileError> 
         serde_yaml::Value::Number(number) => Ok((name, number.to_string())),
         serde_yaml::Value::Null => Ok((name, String::new())),
         serde_yaml::Value::Sequence(items) => {
-            let position = find_line(&text, &name).map(|line| (line, None));
             let joined = join_texts(&items).filter(|joined| is_valid(&name, joined));
             let list = joined.unwrap_or_else(|| "VALUE,VALUE".to_owned());
-            Err(malformed_at((
-                position,
-                format!("{name} must be a single value, not a list; write `{name}: {list}`"),
-            )))
+            let reason =
+                format!("{name} must be a single value, not a list; write `{name}: {list}`");
+            Err(malformed_at(&name, reason))
         }
         serde_yaml::Value::Mapping(_) | serde_yaml::Value::Tagged(_) => {
-            let position = find_line(&text, &name).map(|line| (line, None));
             let reason = format!("{name} must be a single value; write `{name}: VALUE`");
-            Err(malformed_at((position, reason)))
+            Err(malformed_at(&name, reason))
         }
     };
     let values: TextMap =
@@ -151,21 +141,24 @@ fn join_texts(items: &[serde_yaml::Value]) -> Option<String> {
     (!joined.is_empty() && joined.chars().count() <= QUOTED_CHARS_MAX).then_some(joined)
 }
 
-/// Returns the position of a YAML error (line and column, from 1) and an error message. The
-/// parser's message is not used: it quotes the file, which may be a password file passed by
-/// mistake.
-fn yaml_error(text: &str, error: &serde_yaml::Error) -> (Option<(usize, Option<usize>)>, String) {
-    if let Some(((line, column), reason)) = find_wrong_separator(text) {
-        return (Some((line, Some(column))), reason);
-    }
-    let position = error.location().map(|at| (at.line(), Some(at.column())));
-    (position, "this is not YAML: write `name: value` on each line".to_owned())
+/// Returns the error for a settings file that is not YAML. The parser's message is not used: it
+/// quotes the file, which may be a password file passed by mistake.
+fn yaml_error(path: &Path, text: &str, error: &serde_yaml::Error) -> FileError {
+    let (position, reason) = find_wrong_separator(text).unwrap_or_else(|| {
+        (position_of(error), "this is not YAML: write `name: value` on each line".to_owned())
+    });
+    FileError { position, ..malformed(path, reason) }
+}
+
+/// Returns the position of a YAML error, as [`FileError`] has it.
+fn position_of(error: &serde_yaml::Error) -> String {
+    error.location().map_or(String::new(), |at| format!(":{}:{}", at.line(), at.column()))
 }
 
 /// Finds the first line that begins with a setting's name and `=`, or `:` without a space.
-/// Returns the position of that separator (line and column, from 1) and an error message that
-/// suggests the correct line, or `None` if there is no such line.
-fn find_wrong_separator(text: &str) -> Option<((usize, usize), String)> {
+/// Returns the position of that separator and an error message that suggests the correct line, or
+/// `None` if there is no such line.
+fn find_wrong_separator(text: &str) -> Option<(String, String)> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     for (nth, line) in text.lines().enumerate() {
         let setting = line.trim_start();
@@ -186,7 +179,7 @@ fn find_wrong_separator(text: &str) -> Option<((usize, usize), String)> {
         let value = if is_quotable && is_valid(&name, value) { value } else { "VALUE" };
         let reason =
             format!("this is not YAML: `{wrong}` instead of `: `; did you mean `{name}: {value}`?");
-        return Some(((nth + 1, column), reason));
+        return Some((format!(":{}:{column}", nth + 1), reason));
     }
     None
 }
@@ -213,7 +206,7 @@ pub(crate) fn read_json_list(path: &Path, bytes_max: u64) -> Result<Vec<String>,
     let text = read_at_most(file, path, bytes_max)?;
     let items: Result<Option<Vec<serde_json::Value>>, _> = serde_yaml::from_str(&text);
     let items = items.map_err(|error| FileError {
-        position: error.location().map(|at| (at.line(), Some(at.column()))),
+        position: position_of(&error),
         ..malformed(path, "this is not a list of overrides, as `tidegate override export` prints")
     })?;
     Ok(items.unwrap_or_default().iter().map(ToString::to_string).collect())
@@ -292,7 +285,7 @@ pub(crate) fn unreadable_with(path: &Path, error: &io::Error, advice: &str) -> F
 /// Returns the error for a whole file or directory that cannot be used for this reason.
 pub(crate) fn malformed(path: &Path, reason: impl Into<String>) -> FileError {
     let (path, reason) = (path.to_owned(), reason.into());
-    FileError { path, position: None, reason, is_missing: false }
+    FileError { path, position: String::new(), reason, is_missing: false }
 }
 
 fn read_at_most(file: fs::File, path: &Path, bytes_max: u64) -> Result<String, FileError> {
