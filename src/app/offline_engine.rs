@@ -1,9 +1,9 @@
 //! Decision engine without a server, for `explain`, `simulate`, and `test`. It has a policy and a memory
 //! store, and takes the current time as an argument.
 
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+
+use futures_util::FutureExt as _;
 
 use super::process::exit_codes::Failure;
 use crate::decide::{Decider, GlobalModes};
@@ -35,13 +35,8 @@ impl OfflineEngine {
     ///
     /// Returns [`Failure::Bug`] if the memory store does not decide immediately.
     pub fn decide(&self, request: &Request<'_>, now: Micros) -> Result<Decision<'_>, Failure> {
-        let mut decide = pin!(self.decider.decide(&self.policy, request, now));
-        match decide.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(decision)) => Ok(decision),
-            Poll::Ready(Err(_)) | Poll::Pending => {
-                Err(Failure::Bug("the memory store did not answer"))
-            }
-        }
+        let decided = self.decider.decide(&self.policy, request, now).now_or_never();
+        decided.and_then(Result::ok).ok_or(Failure::Bug("the memory store did not answer"))
     }
 }
 
