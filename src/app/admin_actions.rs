@@ -15,7 +15,7 @@ use super::wiring::store_setup::ServiceDecider;
 use crate::admin::{Query, TextResult};
 use crate::clock::Clock;
 use crate::decide::CounterSnapshot;
-use crate::domain::{Entry, Hits, Source, Verbosity, parse_descriptor};
+use crate::domain::{Entry, Hits, Op, Source, Verbosity, parse_descriptor};
 use crate::limiter::redis_stack::RedisStack;
 use crate::policy::{MatchEnd, Policy};
 
@@ -91,7 +91,7 @@ async fn inspect_or_reset(decider: &ServiceDecider, query: &Query, reset: bool) 
     let pairs = parse_descriptor(descriptor)?;
     let (entries, policy) = (to_entries(&pairs), decider.policy());
     let now = Clock::System.now();
-    let before = decider.inspect_counters(&policy, domain, &entries, now).await;
+    let before = decider.counters(&policy, domain, &entries, Op::PEEK, now).await;
     let Some(CounterSnapshot { rule, .. }) = before.each.first() else {
         let reason = find_no_counter_reason(&policy, domain, &entries);
         if reset {
@@ -100,7 +100,7 @@ async fn inspect_or_reset(decider: &ServiceDecider, query: &Query, reset: bool) 
         return Err(reason.to_owned());
     };
     let after = match reset {
-        true => decider.reset_counters(&policy, domain, &entries, now).await,
+        true => decider.counters(&policy, domain, &entries, Op::RESET, now).await,
         false => before.clone(),
     };
     let (mut text, mut changed, mut unanswered) = (String::new(), 0, 0);

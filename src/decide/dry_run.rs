@@ -9,8 +9,7 @@ use std::collections::HashMap;
 
 use super::{DecideError, Decider, check_bounds, combine, is_admitted, quota_roles, soft_limits};
 use crate::domain::{
-    Accounting, Answer, Check, CounterKey, Decision, Hits, Micros, Observer, Op, Outcome, Request,
-    Role, Verdict,
+    Accounting, Answer, CounterKey, Decision, Hits, Micros, Observer, Op, Request, Role, Verdict,
 };
 use crate::policy::Policy;
 use crate::store::Store;
@@ -64,13 +63,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let mut checks = policy.checks(request, &matches);
         check_bounds(policy, &checks)?;
         let quotas = quota_roles::assign_roles(&mut checks, &matches, request, self.modes.quota);
-        // Independent shadow checks, so that no answer depends on another one.
-        let peeks: Vec<Check<'_>> = checks
-            .each
-            .iter()
-            .map(|check| Check { op: Op::PEEK, role: Role::Shadow, may_block: false, ..*check })
-            .collect();
-        let mut answers = self.apply(&peeks, Accounting::Independent, now, None).await;
+        let mut answers = self.apply_independently(&checks.each, Op::PEEK, now).await;
         let available = |answer: &Answer| answer.outcome().map(|outcome| outcome.available);
         let available_now: Vec<Option<Hits>> = answers.each.iter().map(available).collect();
         // Hits that the passing checks so far charge to each counter.
@@ -78,10 +71,16 @@ impl<S: Store, O: Observer> Decider<S, O> {
         for (check, answer) in checks.each.iter().zip(&mut answers.each) {
             let Answer::Decided(outcome) = answer else { continue };
             let prior_hits = charged_hits.entry(check.key).or_insert(0);
-            let Outcome { verdict, retry_after, .. } =
-                predict_outcome(outcome, check, Hits(*prior_hits));
-            *outcome = Outcome { verdict, retry_after, ..*outcome };
-            if verdict == Verdict::Pass && !check.comes_first() {
+            let available = Hits(outcome.available.0.saturating_sub(*prior_hits));
+            if check.hits_needed() > available {
+                outcome.verdict = Verdict::Refuse;
+                // A peek waits as long as a single hit would.
+                outcome.retry_after =
+                    outcome.retry_after.filter(|_| check.hits_needed() <= Hits::ONE);
+                continue;
+            }
+            (outcome.verdict, outcome.retry_after) = (Verdict::Pass, None);
+            if !check.comes_first() {
                 *prior_hits = prior_hits.saturating_add(check.cost().0);
             }
         }
@@ -114,17 +113,4 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let limits = checks.spans.iter().map(|span| span.clone().map(limit).collect());
         Ok(DryRun { decision, limits: limits.collect() })
     }
-}
-
-/// Predicts the outcome of a check from the outcome of a peek at its counter. `prior_hits` is the
-/// number of hits that earlier checks of the same call would charge to the counter.
-fn predict_outcome(peek: &Outcome, check: &Check<'_>, prior_hits: Hits) -> Outcome {
-    let available = Hits(peek.available.0.saturating_sub(prior_hits.0));
-    let (verdict, retry_after) = if check.hits_needed() <= available {
-        (Verdict::Pass, None)
-    } else {
-        // A peek waits as long as a single hit would.
-        (Verdict::Refuse, peek.retry_after.filter(|_| check.hits_needed() <= Hits::ONE))
-    };
-    Outcome { verdict, retry_after, available, ..*peek }
 }

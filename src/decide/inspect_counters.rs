@@ -4,8 +4,8 @@
 
 use super::Decider;
 use crate::domain::{
-    Accounting, Answer, Check, Descriptor, Entry, Hits, Micros, Observer, Op, Outcome, Rate,
-    Request, Role, Source,
+    Accounting, Answer, Answers, Check, Descriptor, Entry, Hits, Micros, Observer, Op, Outcome,
+    Rate, Request, Role, Source,
 };
 use crate::policy::{DescriptorMatch, Policy};
 use crate::store::Store;
@@ -36,30 +36,10 @@ pub struct CounterSnapshots<'p> {
 }
 
 impl<S: Store, O: Observer> Decider<S, O> {
-    /// Returns the states of a descriptor's counters without charging them.
-    pub async fn inspect_counters<'p>(
-        &self,
-        policy: &'p Policy,
-        domain: &str,
-        entries: &[Entry<'_>],
-        now: Micros,
-    ) -> CounterSnapshots<'p> {
-        self.apply_to_counters(policy, domain, entries, Op::PEEK, now).await
-    }
-
-    /// Resets a descriptor's counters by refunding the maximum number of hits, lifts their blocks, and ends
-    /// their holds. Returns the new states of the counters. Concurrency slots are not released.
-    pub async fn reset_counters<'p>(
-        &self,
-        policy: &'p Policy,
-        domain: &str,
-        entries: &[Entry<'_>],
-        now: Micros,
-    ) -> CounterSnapshots<'p> {
-        self.apply_to_counters(policy, domain, entries, Op::RESET, now).await
-    }
-
-    async fn apply_to_counters<'p>(
+    /// Applies `op` to a descriptor's counters, and returns their states afterwards. [`Op::PEEK`] only
+    /// reads them. [`Op::RESET`] refunds the maximum number of hits, lifts their blocks, and ends their
+    /// holds, but does not release concurrency slots.
+    pub async fn counters<'p>(
         &self,
         policy: &'p Policy,
         domain: &str,
@@ -74,11 +54,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let Some(rule) = matches.found.first().and_then(DescriptorMatch::rule) else {
             return CounterSnapshots { each: Vec::new(), source: Source::Policy };
         };
-        // Independent shadow checks, so that no answer depends on another one.
-        let (role, may_block) = (Role::Shadow, false);
-        let checks_of_op: Vec<Check<'_>> =
-            checks.each.iter().map(|check| Check { op, role, may_block, ..*check }).collect();
-        let answers = self.apply(&checks_of_op, Accounting::Independent, now, None).await;
+        let answers = self.apply_independently(&checks.each, op, now).await;
         let snapshot = |((check, name), answer): ((&Check<'_>, &&'p str), &_)| CounterSnapshot {
             rule: &rule.path,
             name,
@@ -86,8 +62,21 @@ impl<S: Store, O: Observer> Decider<S, O> {
             capacity: check.limit.capacity(),
             outcome: Answer::outcome(answer).copied(),
         };
-        let each =
-            checks_of_op.iter().zip(&checks.names).zip(&answers.each).map(snapshot).collect();
+        let each = checks.each.iter().zip(&checks.names).zip(&answers.each).map(snapshot).collect();
         CounterSnapshots { each, source: answers.source }
+    }
+
+    /// Applies `op` to the counters of `checks`, as independent shadow checks, so that no answer depends
+    /// on another one.
+    pub(super) async fn apply_independently(
+        &self,
+        checks: &[Check<'_>],
+        op: Op,
+        now: Micros,
+    ) -> Answers {
+        let (role, may_block) = (Role::Shadow, false);
+        let checks: Vec<Check<'_>> =
+            checks.iter().map(|check| Check { op, role, may_block, ..*check }).collect();
+        self.apply(&checks, Accounting::Independent, now, None).await
     }
 }

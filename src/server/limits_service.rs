@@ -30,14 +30,14 @@ use super::rls_service::{
     CallTimestamps, DEADLINE_MIN, Decide, RlsService, classify_outcome, deadline_exceeded,
 };
 use crate::decide::{CallLimits, CounterSnapshot};
-use crate::domain::{CounterAccess, HoldId, Lock, Outcome, Permissions, RpcOutcome};
+use crate::domain::{CounterAccess, HoldId, Lock, Op, Permissions, RpcOutcome};
 use crate::policy::OverrideEntry;
 use crate::store::owned_tasks::box_in_place;
 use crate::wire::decode::{self, DecodedRequest};
 use crate::wire::encode::{OptionalParts, ResponseBuffer, ResponseInput};
 use crate::wire::limits_messages::{self, EncodedResults};
 use crate::wire::messages::{
-    Counter, DeleteOverrideRequest, ListOverridesRequest, OverrideChanged,
+    CountersResponse, DeleteOverrideRequest, ListOverridesRequest, OverrideChanged,
 };
 use crate::wire::override_messages;
 
@@ -459,21 +459,21 @@ impl<D: Decide> RlsService<D> {
         self.authorize(caller, decoded.domain, &descriptors, needed)?;
         let entries = descriptors.first().map_or(&[][..], |descriptor| descriptor.entries);
         let (now, policy) = (self.clock.now(), self.decider.policy());
-        let counters = self.decider.counters(&policy, decoded.domain, entries, now, reset).await;
+        let op = if reset { Op::RESET } else { Op::PEEK };
+        let counters = self.decider.counters(&policy, decoded.domain, entries, op, now).await;
         if reset {
             // The log names only the rule, because a descriptor's values may be personal data.
             if let Some(CounterSnapshot { rule, .. }) = counters.each.first() {
                 tracing::warn!(rule, counters = counters.each.len(), "counters reset by a caller");
             }
         }
-        Ok(limits_messages::encode_counters(counters.each.iter().map(to_counter_message).collect()))
+        let counters = counters.each.iter().map(
+            |CounterSnapshot { rule, name, capacity, outcome, .. }| {
+                limits_messages::build_counter(rule, name, *capacity, outcome.as_ref())
+            },
+        );
+        Ok(CountersResponse { counters: counters.collect() }.encode_to_vec())
     }
-}
-
-fn to_counter_message(snapshot: &CounterSnapshot<'_>) -> Counter {
-    let of = |outcome: Outcome| (outcome.available, outcome.held, outcome.reset_after);
-    let state = snapshot.outcome.map(of);
-    limits_messages::build_counter(snapshot.rule, snapshot.name, snapshot.capacity, state)
 }
 
 /// Requests of a batch, and the results so far.
@@ -528,7 +528,7 @@ mod tests {
     use super::*;
     use crate::clock::{Clock, ManualClock};
     use crate::decide::{Decider, GlobalModes};
-    use crate::domain::{Answer, Answers, Call, Hits, Receipt, Source as Decided};
+    use crate::domain::{Answer, Answers, Call, Hits, Outcome, Receipt, Source as Decided};
     use crate::policy::{self, Policy, Secret, Source};
     use crate::store::Store;
     use crate::wire::{ResponseConfig, ResponseSettings};

@@ -25,7 +25,7 @@ use crate::clock::Clock;
 use crate::decide::{CallLimits, CounterSnapshots, DecideError, Decider};
 use crate::domain::{
     Bounds, CALL_WORK_MAX, CounterAccess, Decision, Descriptor, Entry, HttpReply, InvalidReason,
-    Micros, Observer, Permissions, Request, RpcOutcome, Trace,
+    Micros, Observer, Op, Permissions, Request, RpcOutcome, Trace,
 };
 use crate::policy::Policy;
 use crate::store::{Store, current_trace};
@@ -79,14 +79,15 @@ pub trait Decide: Send + Sync + 'static {
         now: Micros,
     ) -> impl Future<Output = Result<Decision<'p>, DecideError>> + Send;
 
-    /// Reads the counters of a descriptor. If `reset` is true, resets them first.
+    /// Applies `op`, [`Op::PEEK`] or [`Op::RESET`], to the counters of a descriptor, and returns their
+    /// states afterwards.
     fn counters<'p>(
         &self,
         policy: &'p Policy,
         domain: &str,
         entries: &[Entry<'_>],
+        op: Op,
         now: Micros,
-        reset: bool,
     ) -> impl Future<Output = CounterSnapshots<'p>> + Send;
 
     /// Returns the observer that is notified of decisions and calls.
@@ -124,14 +125,10 @@ impl<S: Store, O: Observer> Decide for Decider<S, O> {
         policy: &'p Policy,
         domain: &str,
         entries: &[Entry<'_>],
+        op: Op,
         now: Micros,
-        reset: bool,
     ) -> CounterSnapshots<'p> {
-        if reset {
-            self.reset_counters(policy, domain, entries, now).await
-        } else {
-            self.inspect_counters(policy, domain, entries, now).await
-        }
+        Decider::counters(self, policy, domain, entries, op, now).await
     }
 
     fn observer(&self) -> &dyn Observer {

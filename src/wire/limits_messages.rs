@@ -3,15 +3,14 @@
 //!
 //! Not here: splitting a batch (`decode`), the service (`server::limits_service`).
 
-use prost::Message as _;
 use prost::encoding;
 use prost_types::Duration;
 use tonic::Status;
 
 use super::decode::{DecodeError, DecodedRequest};
 use super::encode::encode_message;
-use super::messages::{CheckResult, Counter, CountersResponse, ErrorStatus, check_result};
-use crate::domain::{Bounds, Hits, Micros};
+use super::messages::{CheckResult, Counter, ErrorStatus, check_result};
+use crate::domain::{Bounds, Hits, Micros, Outcome};
 
 /// Encoded results of a batch. Each result is encoded as soon as it is known, in any order.
 /// Encoding a whole `CheckResponse` with prost would cost 9 % more instructions, because
@@ -97,26 +96,22 @@ pub(crate) fn decode_counters_request<'b>(
     })
 }
 
-/// Builds the message that describes one counter. `state` contains the available hits, the held hits,
-/// and the time until all hits are available; `None` if the store did not answer.
+/// Builds the message that describes one counter. `outcome` is that of peeking at it or resetting it;
+/// `None` if the store did not answer.
 pub(crate) fn build_counter(
     rule: &str,
     limit: &str,
     capacity: Hits,
-    state: Option<(Hits, Hits, Micros)>,
+    outcome: Option<&Outcome>,
 ) -> Counter {
     Counter {
         rule: rule.to_owned(),
         limit: limit.to_owned(),
         capacity: capacity.0,
-        available: state.map(|(available, ..)| available.0),
-        reset_after: state.map(|(.., reset)| to_proto_duration(reset)),
-        held: state.map_or(0, |(_, held, _)| held.0),
+        available: outcome.map(|outcome| outcome.available.0),
+        reset_after: outcome.map(|outcome| to_proto_duration(outcome.reset_after)),
+        held: outcome.map_or(0, |outcome| outcome.held.0),
     }
-}
-
-pub(crate) fn encode_counters(counters: Vec<Counter>) -> Vec<u8> {
-    CountersResponse { counters }.encode_to_vec()
 }
 
 fn to_proto_duration(micros: Micros) -> Duration {
@@ -129,6 +124,8 @@ fn to_proto_duration(micros: Micros) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use prost::Message as _;
+
     use super::*;
     use crate::wire::messages::RateLimitResponse;
 
@@ -182,7 +179,9 @@ mod tests {
 
     #[test]
     fn a_counter_has_its_reset_in_seconds_and_nanoseconds() {
-        let counter = |state| build_counter("edge.client", "daily", Hits(5), state);
+        let counter = |outcome| build_counter("edge.client", "daily", Hits(5), outcome);
+        let reset_after = Micros(61_500_001);
+        let outcome = Outcome { held: Hits(1), reset_after, ..Outcome::pass(Hits(2)) };
         let expected = Counter {
             rule: "edge.client".to_owned(),
             limit: "daily".to_owned(),
@@ -191,7 +190,7 @@ mod tests {
             reset_after: Some(Duration { seconds: 61, nanos: 500_001_000 }),
             held: 1,
         };
-        assert_eq!(counter(Some((Hits(2), Hits(1), Micros(61_500_001)))), expected);
+        assert_eq!(counter(Some(&outcome)), expected);
         let unanswered = Counter { available: None, reset_after: None, held: 0, ..expected };
         assert_eq!(counter(None), unanswered);
     }

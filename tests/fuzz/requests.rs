@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::decide::{CallLimits, CounterSnapshots, DecideError, Decider, GlobalModes};
-use tidegate::domain::{CheckEvent, Decision, Descriptor, Entry, Micros, Observer, Request};
+use tidegate::domain::{CheckEvent, Decision, Descriptor, Entry, Micros, Observer, Op, Request};
 use tidegate::policy::{Options, Policy, Secret, Source, compile};
 use tidegate::server::{Decide, RlsService};
 use tidegate::store::memory::MemoryStore;
@@ -116,8 +116,8 @@ impl Decide for Looking {
         _: &'p Policy,
         _: &str,
         _: &[Entry<'_>],
+        _: Op,
         _: Micros,
-        _: bool,
     ) -> CounterSnapshots<'p> {
         CounterSnapshots { each: Vec::new(), source: tidegate::domain::Source::Memory }
     }

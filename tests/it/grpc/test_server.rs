@@ -13,7 +13,7 @@ use crate::support::grpc_client::{CallDescriptor, CallRequest, Client, ClientSet
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::decide::{CallLimits, CounterSnapshots, DecideError};
 use tidegate::domain::{
-    Code, Decision, Entry, Hits, LimitedBy, Micros, Rate, Request, Source, Status, StatusLimit,
+    Code, Decision, Entry, Hits, LimitedBy, Micros, Op, Rate, Request, Source, Status, StatusLimit,
     Unit, WaitPrecision,
 };
 use tidegate::policy::{Policy, Secret};
@@ -106,8 +106,8 @@ impl Decide for Bench {
         _: &'p Policy,
         _: &str,
         _: &[Entry<'_>],
+        _: Op,
         _: Micros,
-        _: bool,
     ) -> CounterSnapshots<'p> {
         CounterSnapshots { each: Vec::new(), source: Source::Memory }
     }
