@@ -5,28 +5,14 @@
 use std::ops::Range;
 
 use super::limited_by::is_longer_wait;
-use crate::domain::{
-    Answer, Check, Code, Hits, Limit, Micros, Outcome, Status, StatusLimit, Verdict,
-};
+use crate::domain::{Answer, Check, Code, Outcome, Status, StatusLimit, Verdict};
 use crate::policy::{Checks, DescriptorMatch};
 
 /// Value of `limit_remaining` in the status of an unlimited rule. The status of a limited rule
 /// reports at most `u32::MAX - 1`.
 pub const REMAINING_UNLIMITED: u32 = u32::MAX;
 
-/// State of a counter as reported in the response, derived from one check.
-#[derive(Clone, Copy, Debug)]
-struct CounterState {
-    verdict: Verdict,
-    available: Hits,
-    retry_after: Option<Micros>,
-    reset_after: Option<Micros>,
-}
-
 /// Returns the status of a descriptor. `span` is the index range of its checks.
-///
-/// For a check that was not sent to the store, the status reports the last known number of
-/// available hits or, if none is known, the full capacity of the limit.
 pub(super) fn descriptor_status<'p>(
     found: &DescriptorMatch<'p>,
     is_quota: bool,
@@ -36,76 +22,61 @@ pub(super) fn descriptor_status<'p>(
 ) -> Status<'p> {
     let shadow = found.rule().is_some_and(|rule| rule.shadow_mode);
     let mut status = status_without_limit(found, is_quota, span.is_empty());
-    let mut strictest: Option<(usize, CounterState)> = None;
+    let mut strictest: Option<(usize, Outcome)> = None;
     for at in span {
         let Some(answer) = answers.get(at) else { continue };
-        let Some(state) = CounterState::from_answer(&checks.each[at], answer) else { continue };
-        if strictest.is_none_or(|(_, other)| state.is_stricter(&other)) {
-            strictest = Some((at, state));
+        let Some(outcome) = reported_outcome(&checks.each[at], answer) else { continue };
+        if strictest.is_none_or(|(_, other)| is_stricter(&outcome, &other)) {
+            strictest = Some((at, outcome));
         }
     }
-    if let Some((at, state)) = strictest {
-        let limit = checks.each[at].limit;
-        let (rate, name, capacity) = (limit.rate, checks.names[at], limit.capacity());
-        status.shown = Some(StatusLimit { rate, name, capacity });
-        state.write_to(&mut status, limit, shadow);
+    let Some((at, outcome)) = strictest else { return status };
+    let limit = checks.each[at].limit;
+    let (rate, name, capacity) = (limit.rate, checks.names[at], limit.capacity());
+    status.shown = Some(StatusLimit { rate, name, capacity });
+    status.remaining = match outcome.verdict {
+        Verdict::Pass => {
+            u32::try_from(outcome.available.0).unwrap_or(u32::MAX).min(REMAINING_UNLIMITED - 1)
+        }
+        Verdict::Refuse => 0,
+    };
+    if outcome.verdict == Verdict::Refuse && !shadow {
+        status.code = Code::OverLimit;
+        let is_blocked = || limit.blocked_duration(outcome.reset_after);
+        status.reset = outcome.retry_after.or_else(is_blocked);
+    } else {
+        status.reset = match answers[at] {
+            Answer::LastKnown { reset_after, .. } => reset_after,
+            Answer::NotAsked => None,
+            Answer::Decided(_) | Answer::Unanswered { .. } => Some(outcome.reset_after),
+        };
     }
     status
 }
 
-impl CounterState {
-    /// Returns the counter state to report for a check, or `None` if the store did not answer.
-    fn from_answer(check: &Check<'_>, answer: &Answer) -> Option<CounterState> {
-        let not_asked = |available, reset_after| CounterState {
-            verdict: Verdict::Pass,
-            available,
-            retry_after: None,
-            reset_after,
-        };
-        match answer {
-            Answer::Decided(Outcome { verdict, available, retry_after, reset_after, .. }) => {
-                Some(CounterState {
-                    verdict: *verdict,
-                    available: *available,
-                    retry_after: *retry_after,
-                    reset_after: Some(*reset_after),
-                })
-            }
-            Answer::LastKnown { available, reset_after } => {
-                Some(not_asked(*available, *reset_after))
-            }
-            Answer::NotAsked => Some(not_asked(check.limit.capacity(), None)),
-            Answer::Unanswered { .. } => None,
-        }
+/// Returns the outcome to report for a check. For one that was not sent to the store, it is a pass with
+/// the last known number of available hits or, if none is known, with the full capacity of the limit.
+/// Returns `None` if the store did not answer.
+pub(super) fn reported_outcome(check: &Check<'_>, answer: &Answer) -> Option<Outcome> {
+    match answer {
+        Answer::Decided(outcome) => Some(*outcome),
+        Answer::LastKnown { available, .. } => Some(Outcome::pass(*available)),
+        Answer::NotAsked => Some(Outcome::pass(check.limit.capacity())),
+        Answer::Unanswered { .. } => None,
     }
+}
 
-    /// Returns whether the status must report this counter rather than `other`: a refusal rather
-    /// than a pass, the refusal with the longer wait, or the pass with fewer available hits. On a
-    /// tie, returns false, so that the first check in file order is reported.
-    fn is_stricter(&self, other: &CounterState) -> bool {
-        match (self.verdict, other.verdict) {
-            (Verdict::Refuse, Verdict::Pass) => true,
-            (Verdict::Pass, Verdict::Refuse) => false,
-            (Verdict::Refuse, Verdict::Refuse) => {
-                is_longer_wait(self.retry_after, other.retry_after)
-            }
-            (Verdict::Pass, Verdict::Pass) => self.available < other.available,
+/// Returns whether the status must report `outcome` rather than `other`: a refusal rather than a pass,
+/// the refusal with the longer wait, or the pass with fewer available hits. On a tie, returns false, so
+/// that the first check in file order is reported.
+fn is_stricter(outcome: &Outcome, other: &Outcome) -> bool {
+    match (outcome.verdict, other.verdict) {
+        (Verdict::Refuse, Verdict::Pass) => true,
+        (Verdict::Pass, Verdict::Refuse) => false,
+        (Verdict::Refuse, Verdict::Refuse) => {
+            is_longer_wait(outcome.retry_after, other.retry_after)
         }
-    }
-
-    fn write_to(&self, status: &mut Status<'_>, limit: &Limit, shadow: bool) {
-        let refused = self.verdict == Verdict::Refuse;
-        status.code = if refused && !shadow { Code::OverLimit } else { Code::Ok };
-        status.remaining = if refused {
-            0
-        } else {
-            u32::try_from(self.available.0).unwrap_or(u32::MAX).min(REMAINING_UNLIMITED - 1)
-        };
-        status.reset = match (refused && !shadow, self.retry_after) {
-            (false, _) => self.reset_after,
-            (true, None) => limit.blocked_duration(self.reset_after.unwrap_or_default()),
-            (true, wait) => wait,
-        };
+        (Verdict::Pass, Verdict::Pass) => outcome.available < other.available,
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Not here: counting and logging these events (`telemetry`).
 
+use super::descriptor_status::reported_outcome;
 use super::limited_by::name_or_rule_path;
 use super::{Decider, is_admitted, quota_roles};
 use crate::domain::{
@@ -165,13 +166,8 @@ fn find_shadow_limit<'p>(
 /// store counts as passed without a charge. An unanswered check counts as passed if the call was
 /// rejected, and is not recorded (`None`) if the call was admitted.
 fn recorded_outcome(answer: &Answer, check: &Check<'_>, admitted: bool) -> Option<Outcome> {
-    match answer {
-        Answer::Decided(outcome) => Some(*outcome),
-        Answer::LastKnown { available, .. } => Some(Outcome::pass(*available)),
-        Answer::NotAsked => Some(Outcome::pass(check.limit.capacity())),
-        Answer::Unanswered { .. } if admitted => None,
-        Answer::Unanswered { .. } => Some(Outcome::pass(check.limit.capacity())),
-    }
+    let unanswered = || (!admitted).then(|| Outcome::pass(check.limit.capacity()));
+    reported_outcome(check, answer).or_else(unanswered)
 }
 
 /// Returns the hits of a bill that were not charged. Returns `None` if the check was charged in
