@@ -365,11 +365,6 @@ pub trait Observer: Send + Sync + 'static {
     fn on_invalid(&self, _: InvalidReason) {}
     /// Called once for each request that was decided.
     fn on_decision(&self, decision: &Decision<'_>);
-    /// Returns whether [`on_response`](Self::on_response) needs the duration. If not, the server
-    /// does not read the clock.
-    fn wants_timing(&self) -> bool {
-        false
-    }
     /// Called once for each response, with the outcome of the RPC and the time since the request
     /// was read.
     fn on_response(&self, _: RpcOutcome, _: Duration) {}

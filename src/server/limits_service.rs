@@ -233,7 +233,7 @@ impl<D: Decide> RlsService<D> {
                 let started = self.clock.monotonic_now();
                 let answered =
                     self.reserve_or_settle(&message, is_settle, started, deadline, caller).await;
-                let outcome = classify_outcome(&answered.as_ref().map(drop).map_err(Status::clone));
+                let outcome = classify_outcome(&answered);
                 let took = self.clock.monotonic_now() - started;
                 self.decider.observer().on_response(outcome, took);
                 answered
@@ -344,8 +344,8 @@ impl<D: Decide> RlsService<D> {
         caller: &Caller,
     ) -> Vec<u8> {
         let observer = self.decider.observer();
-        let started = observer.wants_timing().then(|| self.clock.monotonic_now());
-        let times = CallTimestamps { now: self.clock.now(), started, deadline };
+        let (now, started) = (self.clock.now(), self.clock.monotonic_now());
+        let times = CallTimestamps { now, started, deadline };
         let batch = Batch {
             requests,
             times,
@@ -381,11 +381,9 @@ impl<D: Decide> RlsService<D> {
         }
         drop(waiting);
         let BatchResults { encoded, outcomes } = batch.results.into_inner();
-        if let Some(started) = started {
-            let took = self.clock.monotonic_now() - started;
-            for outcome in RpcOutcome::ALL {
-                (0..outcomes[outcome as usize]).for_each(|_| observer.on_response(outcome, took));
-            }
+        let took = self.clock.monotonic_now() - started;
+        for outcome in RpcOutcome::ALL {
+            (0..outcomes[outcome as usize]).for_each(|_| observer.on_response(outcome, took));
         }
         encoded.into_response()
     }

@@ -217,17 +217,10 @@ impl<D: Decide> RlsService<D> {
         trace: Option<Arc<Trace>>,
     ) -> Result<Vec<u8>, Status> {
         let observer = self.decider.observer();
-        let now = self.clock.now();
+        let (now, started) = (self.clock.now(), self.clock.monotonic_now());
+        let times = CallTimestamps { now, started, deadline };
         let mut response = Vec::new();
         let parts = OptionalParts::new();
-        if !observer.wants_timing() && trace.is_none() {
-            let times = CallTimestamps { now, started: None, deadline };
-            let out = ResponseBuffer { bytes: &mut response, parts: &parts };
-            self.decide_encoded(&message, times, caller, None, None, out).await?;
-            return Ok(response);
-        }
-        let started = self.clock.monotonic_now();
-        let times = CallTimestamps { now, started: Some(started), deadline };
         let out = ResponseBuffer { bytes: &mut response, parts: &parts };
         let answered = match &trace {
             None => {
@@ -286,9 +279,7 @@ impl<D: Decide> RlsService<D> {
         let request = decoded.request(&descriptors);
         let random = self.random(encoded, now);
         let response_config = &self.response_config;
-        // Reuses the start of a timed call, because reading the clock is the main cost of timing.
-        let start = || started.unwrap_or_else(|| self.clock.monotonic_now());
-        let until = deadline.and_then(|left| start().checked_add(left));
+        let until = deadline.and_then(|left| started.checked_add(left));
         let limits = CallLimits { deadline: until, batch_checks };
         let policy = self.decider.policy();
         // Pinned here, because a future that is passed on by value is copied.
@@ -467,14 +458,14 @@ pub(super) struct CallTimestamps {
     /// Wall-clock time at which the call started, in microseconds since the Unix epoch. The
     /// decision uses it as the current time.
     pub(super) now: Micros,
-    /// Monotonic time at which the call started; `None` if its duration is not measured.
-    pub(super) started: Option<Instant>,
+    /// Monotonic time at which the call started.
+    pub(super) started: Instant,
     /// Time until the caller stops waiting; `None` if the caller has set no valid deadline.
     pub(super) deadline: Option<Duration>,
 }
 
 /// Classifies the result of a call for the metrics.
-pub(super) fn classify_outcome(answered: &Result<(), Status>) -> RpcOutcome {
+pub(super) fn classify_outcome<T>(answered: &Result<T, Status>) -> RpcOutcome {
     match answered.as_ref().map_err(Status::code) {
         Ok(_) => RpcOutcome::Decided,
         Err(Code::DeadlineExceeded) => RpcOutcome::Late,
@@ -493,7 +484,7 @@ mod tests {
 
     #[test]
     fn each_status_is_counted_as_its_own_outcome() {
-        let outcome = |code| classify_outcome(&Err(Status::new(code, "")));
+        let outcome = |code| classify_outcome::<()>(&Err(Status::new(code, "")));
         assert_eq!(classify_outcome(&Ok(())), RpcOutcome::Decided);
         assert_eq!(outcome(Code::DeadlineExceeded), RpcOutcome::Late);
         assert_eq!(outcome(Code::Unavailable), RpcOutcome::Unavailable);

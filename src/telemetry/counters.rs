@@ -374,10 +374,6 @@ impl Observer for Telemetry {
         }
     }
 
-    fn wants_timing(&self) -> bool {
-        true
-    }
-
     fn on_response(&self, outcome: RpcOutcome, took: Duration) {
         let (worker, exclusive) = self.worker_counters();
         add_relaxed(&worker.outcomes[outcome as usize], 1, exclusive);
