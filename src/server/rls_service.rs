@@ -397,8 +397,8 @@ impl<D: Decide> RlsService<D> {
         let message = match proto_json::parse_request(body, self.bounds.message_bytes_max) {
             Ok(message) => message,
             Err(fault) => {
-                self.decider.observer().on_invalid(fault.reason());
-                return HttpReply::bad_request(&fault.to_string());
+                self.count_invalid(fault.reason());
+                return HttpReply::text(400, &fault.to_string());
             }
         };
         match self.answer_http(message).await {
@@ -423,15 +423,15 @@ impl<D: Decide> RlsService<D> {
         let Some(mapping) = self.decider.policy().http_mapping(domain).cloned() else {
             self.count_invalid(InvalidReason::Domain);
             let message = format!("the policy has no `http` for domain {domain:?}");
-            return HttpReply::bad_request(&message);
+            return HttpReply::text(400, &message);
         };
         let message = match forward_auth::build_request(domain, headers, &mapping) {
             Ok(Some(message)) => message,
             // Envoy does not ask without descriptors.
-            Ok(None) => return HttpReply::ok(),
+            Ok(None) => return HttpReply::text(200, ""),
             Err(MissingHeader(name)) => {
                 self.count_invalid(InvalidReason::Malformed);
-                return HttpReply::bad_request(&format!("the proxy sent no valid {name}"));
+                return HttpReply::text(400, &format!("the proxy sent no valid {name}"));
             }
         };
         match self.answer_http(message).await {
@@ -445,8 +445,8 @@ impl<D: Decide> RlsService<D> {
         // callers present no certificate.
         let answer = self.answer(message, None, &Caller::Unrestricted, None).await;
         answer.map_err(|status| match status.code() {
-            Code::Unavailable => HttpReply::unavailable(status.message()),
-            _ => HttpReply::bad_request(status.message()),
+            Code::Unavailable => HttpReply::text(503, status.message()),
+            _ => HttpReply::text(400, status.message()),
         })
     }
 }

@@ -37,19 +37,9 @@ impl HttpReply {
         HttpReply { status, headers, body }
     }
 
-    /// Creates a response with status 200 and no headers or body.
-    pub(crate) fn ok() -> Self {
-        HttpReply { status: 200, headers: Vec::new(), body: String::new() }
-    }
-
-    /// Creates a response with status 400 and an error message.
-    pub(crate) fn bad_request(message: &str) -> Self {
-        HttpReply { status: 400, headers: Vec::new(), body: message.to_owned() }
-    }
-
-    /// Creates a response with status 503 and an error message.
-    pub(crate) fn unavailable(message: &str) -> Self {
-        HttpReply { status: 503, headers: Vec::new(), body: message.to_owned() }
+    /// Creates a response with this status and body, and no headers.
+    pub(crate) fn text(status: u16, body: &str) -> Self {
+        HttpReply { status, headers: Vec::new(), body: body.to_owned() }
     }
 }
 
