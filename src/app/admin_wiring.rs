@@ -90,7 +90,7 @@ impl AdminWiring {
         sink: &mut dyn MetricSink,
     ) -> fmt::Result {
         self.telemetry.emit(sink)?;
-        let (batches, tls) = (self.rate_limit.batch_decisions(), self.tls_counters.as_deref());
+        let (batches, tls) = (&self.rate_limit.batch_decisions, self.tls_counters.as_deref());
         store_metrics::emit_listener(&self.connection_stats, batches, tls, sink)?;
         store_metrics::emit_stores(self.decider.store(), sink)?;
         store_metrics::emit_unreadable(&self.unreadable, sink)?;
@@ -104,7 +104,7 @@ impl AdminWiring {
     /// Returns the bounds of `/json`, or `None` if it is disabled.
     pub(crate) fn json_bodies(&self) -> Option<JsonBodies> {
         let bodies = || JsonBodies {
-            bytes_max: self.rate_limit.message_bytes_max(),
+            bytes_max: self.rate_limit.bounds.message_bytes_max,
             memory: Arc::clone(&self.http_memory),
         };
         server_config::is_json_enabled(&self.configuration.settings).then(bodies)

@@ -35,7 +35,7 @@ use super::framing;
 use super::overload::Overload;
 use super::preface::{self, PrefaceStream};
 use super::rls_service::Decide;
-use super::router::{ReceiveLimits, RouteMatch, Router};
+use super::router::{RouteMatch, Router};
 use super::server_bounds::{
     CALL_WINDOW_BYTES, DECIDED_CALL_BYTES, REFLECTION_CALL_BYTES, ROOM_YIELDS_MAX,
     STREAMS_ACCEPTED_MIN, ServerLimits, WAITING_CALL_BYTES,
@@ -246,8 +246,9 @@ impl<D: Decide> CallContext<D> {
             }
         }
         let started = worker.overload.start_call();
-        let limits = ReceiveLimits { hold: &mut hold, timeout: worker.limits.receive_timeout };
-        let response = match worker.router.receive(&mut call.body, call.deadline, limits).await {
+        let timeout = worker.limits.receive_timeout;
+        let received = worker.router.receive(&mut call.body, call.deadline, timeout, &mut hold);
+        let response = match received.await {
             Ok((body, deadline)) => {
                 self.activity.record_call();
                 hold.resize(DECIDED_CALL_BYTES + body.held_bytes);

@@ -152,7 +152,7 @@ pub struct RlsService<D> {
     pub(crate) has_limits_service: bool,
     /// Overrides at run time; `None` if callers cannot set any.
     pub(crate) overrides: Option<Arc<dyn OverrideControl>>,
-    pub(super) batch_decisions: BatchDecisions,
+    pub(crate) batch_decisions: BatchDecisions,
     /// Randomly keyed hasher for the jitter of `Retry-After`, so that callers cannot predict the
     /// jitter.
     random_state: RandomState,
@@ -180,23 +180,9 @@ impl<D: Decide> RlsService<D> {
         self.batch_decisions.in_flight()
     }
 
-    pub(crate) fn batch_decisions(&self) -> &BatchDecisions {
-        &self.batch_decisions
-    }
-
-    /// Returns the maximum size of an encoded request, in bytes.
-    pub fn message_bytes_max(&self) -> usize {
-        self.bounds.message_bytes_max
-    }
-
     /// Counts an invalid request by the reason for its rejection.
     pub(crate) fn count_invalid(&self, reason: InvalidReason) {
         self.decider.observer().on_invalid(reason);
-    }
-
-    /// Returns the clock that measures deadlines.
-    pub(crate) fn clock(&self) -> &Clock {
-        &self.clock
     }
 
     /// Processes an encoded `RateLimitRequest` from `caller` and returns the encoded response.

@@ -57,15 +57,6 @@ pub(crate) struct RateLimitCall {
     pub(crate) trace: Option<Arc<Trace>>,
 }
 
-/// Limits on the time to receive a request body, and on the memory for it.
-#[derive(Debug)]
-pub(crate) struct ReceiveLimits<'a> {
-    /// Memory that the call holds. Grows with the body as it arrives.
-    pub(crate) hold: &'a mut Hold,
-    /// Maximum time to wait for a body, even if the caller's deadline is later.
-    pub(crate) timeout: Duration,
-}
-
 /// Router for the gRPC port. Passes each request to the service that its path names.
 #[derive(Debug)]
 pub struct Router<D> {
@@ -116,7 +107,7 @@ impl<D: Decide> Router<D> {
 
     /// Returns the clock that measures deadlines.
     pub(crate) fn clock(&self) -> &Clock {
-        self.rls_service.clock()
+        &self.rls_service.clock
     }
 
     /// Selects the service for a request by its path. Rejects a request that is not a gRPC call.
@@ -153,8 +144,10 @@ impl<D: Decide> Router<D> {
         }
     }
 
-    /// Receives the body of a unary call. Returns the body and the time left until the caller's
-    /// deadline. The time is `None` if the caller has set no valid deadline.
+    /// Receives the body of a unary call. Waits for at most `timeout`, even if the caller's deadline is
+    /// later. `hold` is the memory that the call holds. It grows with the body as it arrives. Returns
+    /// the body and the time left until the deadline, which is `None` if the caller has set no valid
+    /// one.
     ///
     /// # Errors
     ///
@@ -163,10 +156,10 @@ impl<D: Decide> Router<D> {
         &self,
         body: &mut Incoming,
         deadline: Option<Duration>,
-        limits: ReceiveLimits<'_>,
+        timeout: Duration,
+        hold: &mut Hold,
     ) -> Result<(ReceivedBody, Option<Duration>), Status> {
-        let message_bytes_max = self.rls_service.message_bytes_max();
-        let ReceiveLimits { hold, timeout } = limits;
+        let message_bytes_max = self.rls_service.bounds.message_bytes_max;
         let invalid = |status: Status| {
             if status.code() == Code::InvalidArgument {
                 self.rls_service.count_invalid(InvalidReason::MessageSize);
@@ -179,7 +172,7 @@ impl<D: Decide> Router<D> {
                 ArrivedBody::Incomplete(arrived) => arrived,
             };
         let timeout = deadline.unwrap_or(timeout).min(timeout);
-        let clock = self.rls_service.clock();
+        let clock = &self.rls_service.clock;
         let start = clock.monotonic_now();
         // Boxed, so that the future of a call whose body has arrived stays small.
         let rest = receive::read_rest(body, arrived, message_bytes_max, hold, timeout);
@@ -214,6 +207,6 @@ impl<D: Decide> Router<D> {
                 Ok(tonic::Response::new(answer))
             }
         };
-        framing::respond(body.bytes, rls_service.message_bytes_max(), answer).await
+        framing::respond(body.bytes, rls_service.bounds.message_bytes_max, answer).await
     }
 }
