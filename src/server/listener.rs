@@ -166,8 +166,9 @@ impl Listener {
     ) -> DrainingListener {
         let Listener { settings, socket, workers, stats, unreadable, held_memory } = self;
         let (phase, of_workers) = watch::channel(Phase::Serving);
+        let router = Arc::new(router);
         let workers = workers.serve(|| Worker {
-            router: Arc::new(router.clone()),
+            router: Arc::clone(&router),
             limits: settings.limits.clone(),
             tls: settings.tls.clone(),
             stats: Arc::clone(&stats),

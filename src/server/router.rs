@@ -66,17 +66,6 @@ pub struct Router<D> {
     tonic_services: Routes,
 }
 
-impl<D> Clone for Router<D> {
-    fn clone(&self) -> Self {
-        let Router { rls_service, health, tonic_services } = self;
-        Router {
-            rls_service: Arc::clone(rls_service),
-            health: health.clone(),
-            tonic_services: tonic_services.clone(),
-        }
-    }
-}
-
 impl<D: Decide> Router<D> {
     /// Creates a router for the rate limit, health, and reflection services (reflection v1 and
     /// v1alpha).
