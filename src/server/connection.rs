@@ -12,8 +12,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
 use http::{Request, Response};
-use hyper::body::{Frame, Incoming};
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -176,47 +178,6 @@ struct CallContext<D> {
     has_other_calls: Arc<AtomicBool>,
 }
 
-/// Body of a request to the health or the reflection service. It ends when the server drains, so
-/// that a client that keeps a stream of reflection open does not delay the shutdown.
-struct UntilDraining {
-    body: Incoming,
-    /// Completes when the server drains; `None` afterwards.
-    draining: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-}
-
-impl UntilDraining {
-    fn new(body: Incoming, mut phase: watch::Receiver<Phase>) -> Self {
-        let draining = async move {
-            let _ = phase.wait_for(|now| *now >= Phase::Draining).await;
-        };
-        UntilDraining { body, draining: Some(Box::pin(draining)) }
-    }
-}
-
-impl hyper::body::Body for UntilDraining {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Some(draining) = &mut self.draining else { return Poll::Ready(None) };
-        // First the body: what has arrived is answered.
-        let draining = draining.as_mut().poll(cx).is_ready();
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
-        if draining && polled.is_pending() {
-            self.draining = None;
-            return Poll::Ready(None);
-        }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-}
-
 impl<D: Decide> CallContext<D> {
     async fn answer(
         &self,
@@ -281,8 +242,8 @@ impl<D: Decide> CallContext<D> {
         let deadline = framing::parse_grpc_timeout(request.headers());
         let timeout_max = self.worker.limits.receive_timeout;
         let timeout = deadline.unwrap_or(timeout_max).min(timeout_max);
-        let (phase, uri) = (self.worker.phase.clone(), request.uri().clone());
-        let request = request.map(|body| Body::new(UntilDraining::new(body, phase)));
+        let (worker, uri) = (Arc::clone(&self.worker), request.uri().clone());
+        let request = request.map(|body| Body::new(end_with_draining(body, worker)));
         let response = time::timeout(timeout, self.worker.router.call_tonic_service(request)).await;
         let late = || self.reject(&Status::deadline_exceeded("no request in time"));
         let response = response.unwrap_or_else(|_| late());
@@ -526,6 +487,23 @@ impl<D: Decide> Worker<D> {
     pub(crate) async fn wait_for_phase(&self, phase: Phase) {
         let _ = self.phase.clone().wait_for(|now| *now >= phase).await;
     }
+}
+
+/// Returns the body of a request to the health or the reflection service. It ends when the server
+/// drains, so that a client that keeps a stream of reflection open does not delay the shutdown.
+fn end_with_draining<D: Decide>(
+    body: Incoming,
+    worker: Arc<Worker<D>>,
+) -> impl hyper::body::Body<Data = Bytes, Error = hyper::Error> + Send + 'static {
+    let frames = stream::unfold((body, worker), async |(mut body, worker)| {
+        tokio::select! {
+            // First the body: what has arrived is answered.
+            biased;
+            frame = body.frame() => Some((frame?, (body, worker))),
+            () = worker.wait_for_phase(Phase::Draining) => None,
+        }
+    });
+    StreamBody::new(frames.fuse())
 }
 
 async fn sleep_or_wait_forever(after: Option<Duration>) {
