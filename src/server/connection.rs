@@ -7,8 +7,8 @@ use std::net;
 use std::os::unix;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -79,39 +79,11 @@ pub(crate) enum Socket {
     Unix(unix::net::UnixStream),
 }
 
-/// Guard that counts one open connection, both for its worker and for the whole server, until the
-/// guard is dropped.
-#[derive(Debug)]
-pub(crate) struct ConnectionSlot {
-    connection_count: Arc<AtomicUsize>,
-    stats: Arc<ConnectionStats>,
-    registration: Registration,
-}
-
-impl ConnectionSlot {
-    pub(crate) fn acquire(
-        connection_count: Arc<AtomicUsize>,
-        stats: Arc<ConnectionStats>,
-        registration: Registration,
-    ) -> Self {
-        connection_count.fetch_add(1, Ordering::Relaxed);
-        stats.open.fetch_add(1, Ordering::Relaxed);
-        ConnectionSlot { connection_count, stats, registration }
-    }
-}
-
-impl Drop for ConnectionSlot {
-    fn drop(&mut self) {
-        self.connection_count.fetch_sub(1, Ordering::Relaxed);
-        self.stats.open.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// Accepted connection that the acceptor sends to a worker.
 #[derive(Debug)]
 pub(crate) struct AcceptedSocket {
     pub(crate) socket: Socket,
-    pub(crate) slot: ConnectionSlot,
+    pub(crate) registration: Registration,
     /// Age at which the server sends GOAWAY on the connection, including jitter; `None` means
     /// never.
     pub(crate) age_max: Option<Duration>,
@@ -282,8 +254,8 @@ impl<D: Decide> Worker<D> {
     /// Serves a connection until it closes. During a drain, the connection closes after its last
     /// call in flight has finished.
     pub(crate) async fn serve(self: Arc<Self>, accepted: AcceptedSocket) {
-        let AcceptedSocket { socket, mut slot, age_max } = accepted;
-        let registration = &mut slot.registration;
+        let AcceptedSocket { socket, mut registration, age_max } = accepted;
+        let registration = &mut registration;
         match socket {
             Socket::Tcp(socket) => {
                 let Ok(socket) = TcpStream::from_std(socket) else { return };

@@ -6,12 +6,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time;
 
+use super::connection_stats::ConnectionStats;
 use crate::domain::Lock;
 
 /// Resolution of the recorded time of the last call on a connection. A call copies the current tick
@@ -45,8 +46,9 @@ impl Activity {
 }
 
 /// Registry of the open connections of all workers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ConnectionRegistry {
+    stats: Arc<ConnectionStats>,
     /// Number of ticks since startup, shifted left by one bit. In a connection's time of last
     /// activity, the free bit is 1 for a call and 0 for an accept, so that a call counts as later
     /// than an accept in the same tick.
@@ -69,10 +71,12 @@ struct OpenConnection {
     evict: oneshot::Sender<()>,
 }
 
-/// Registration of one connection. Dropping it removes the connection from the registry.
+/// Registration of one connection, which counts as open until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Registration {
     registry: Arc<ConnectionRegistry>,
+    /// Number of open connections of the connection's worker.
+    open_of_worker: Arc<AtomicUsize>,
     id: u64,
     pub(crate) activity: Arc<Activity>,
     /// Resolves when the connection must close to make room for a new one.
@@ -80,8 +84,17 @@ pub(crate) struct Registration {
 }
 
 impl ConnectionRegistry {
-    /// Adds a connection, which is removed when the returned registration is dropped.
-    pub(crate) fn register(self: &Arc<Self>) -> Registration {
+    /// Creates an empty registry, which counts the open connections in `stats`.
+    pub(crate) fn new(stats: Arc<ConnectionStats>) -> Arc<Self> {
+        let (half_ticks, connections) = (Arc::default(), Lock::default());
+        Arc::new(ConnectionRegistry { stats, half_ticks, connections })
+    }
+
+    /// Adds a connection, which is removed when the returned registration is dropped. Until then, it
+    /// also counts in `open_of_worker`, the number of open connections of its worker.
+    pub(crate) fn register(self: &Arc<Self>, open_of_worker: &Arc<AtomicUsize>) -> Registration {
+        open_of_worker.fetch_add(1, Ordering::Relaxed);
+        self.stats.open.fetch_add(1, Ordering::Relaxed);
         let now = self.half_ticks.load(Ordering::Relaxed);
         let activity = Arc::new(Activity {
             last_half_tick: AtomicU64::new(now),
@@ -93,7 +106,8 @@ impl ConnectionRegistry {
         connections.next_id += 1;
         connections.open.insert(id, OpenConnection { activity: Arc::clone(&activity), evict });
         drop(connections);
-        Registration { registry: Arc::clone(self), id, activity, evicted }
+        let open_of_worker = Arc::clone(open_of_worker);
+        Registration { registry: Arc::clone(self), open_of_worker, id, activity, evicted }
     }
 
     /// Returns the number of open connections, not counting evicted ones.
@@ -154,6 +168,8 @@ impl Connections {
 impl Drop for Registration {
     fn drop(&mut self) {
         self.registry.connections.lock().open.remove(&self.id);
+        self.registry.stats.open.fetch_sub(1, Ordering::Relaxed);
+        self.open_of_worker.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -167,14 +183,14 @@ mod tests {
 
     #[test]
     fn the_longest_idle_connection_is_evicted_first() {
-        let registry = Arc::new(ConnectionRegistry::default());
-        let mut open: Vec<_> = (0..4).map(|_| registry.register()).collect();
+        let registry = ConnectionRegistry::new(Arc::default());
+        let mut open: Vec<_> = (0..4).map(|_| registry.register(&Arc::default())).collect();
         registry.advance_tick();
         open[0].activity.record_call();
         registry.advance_tick();
         open[2].activity.record_call();
         // In the same tick as the last call, but without a call of its own.
-        let newcomer = registry.register();
+        let newcomer = registry.register(&Arc::default());
         open.push(newcomer);
         let mut order = Vec::new();
         while registry.evict_longest_idle() {
@@ -186,8 +202,8 @@ mod tests {
 
     #[test]
     fn a_call_after_the_scan_prevents_eviction() {
-        let registry = Arc::new(ConnectionRegistry::default());
-        let mut open: Vec<_> = (0..1_000).map(|_| registry.register()).collect();
+        let registry = ConnectionRegistry::new(Arc::default());
+        let mut open: Vec<_> = (0..1_000).map(|_| registry.register(&Arc::default())).collect();
         assert!(registry.evict_longest_idle());
         assert!(is_evicted(&mut open[0]));
         registry.advance_tick();
@@ -198,11 +214,11 @@ mod tests {
 
     #[test]
     fn a_closed_connection_is_no_longer_registered() {
-        let registry = Arc::new(ConnectionRegistry::default());
-        let first = registry.register();
-        let mut second = registry.register();
+        let registry = ConnectionRegistry::new(Arc::default());
+        let first = registry.register(&Arc::default());
+        let mut second = registry.register(&Arc::default());
         drop(first);
-        assert_eq!(registry.len(), 1);
+        assert_eq!((registry.len(), registry.stats.open.load(Ordering::Relaxed)), (1, 1));
         assert!(registry.evict_longest_idle());
         assert!(is_evicted(&mut second));
         assert!(!registry.evict_longest_idle());

@@ -178,7 +178,7 @@ impl Listener {
             phase: of_workers.clone(),
         });
         let limits = &settings.limits;
-        let registry = Arc::new(ConnectionRegistry::default());
+        let registry = ConnectionRegistry::new(Arc::clone(&stats));
         let acceptor = Acceptor { workers: &workers, limits, stats: &stats, registry: &registry };
         let deadline = {
             let clocks = future::join(registry.run_clock(), run_clock(&held_memory));
@@ -349,7 +349,7 @@ impl Acceptor<'_> {
             self.stats.evicted.fetch_add(1, Ordering::Relaxed);
         }
         let age_max = self.limits.connection_age_max.map(add_jitter);
-        let dispatched = self.workers.dispatch(socket, age_max, self.stats, self.registry);
+        let dispatched = self.workers.dispatch(socket, age_max, self.registry);
         let outcome = if dispatched { &self.stats.accepted } else { &self.stats.refused };
         outcome.fetch_add(1, Ordering::Relaxed);
     }

@@ -20,9 +20,8 @@ use tokio::runtime::{self, Handle};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
-use super::connection::{AcceptedSocket, ConnectionSlot, Phase, Socket, Worker};
+use super::connection::{AcceptedSocket, Phase, Socket, Worker};
 use super::connection_registry::ConnectionRegistry;
-use super::connection_stats::ConnectionStats;
 use super::rls_service::Decide;
 use crate::wire::WireError;
 
@@ -110,7 +109,6 @@ impl Workers {
         &self,
         socket: Socket,
         age_max: Option<Duration>,
-        stats: &Arc<ConnectionStats>,
         registry: &Arc<ConnectionRegistry>,
     ) -> bool {
         let worker = self
@@ -118,13 +116,8 @@ impl Workers {
             .iter()
             .min_by_key(|worker| worker.connection_count.load(Ordering::Relaxed));
         worker.is_some_and(|worker| {
-            let registration = registry.register();
-            let slot = ConnectionSlot::acquire(
-                Arc::clone(&worker.connection_count),
-                Arc::clone(stats),
-                registration,
-            );
-            worker.sockets.try_send(AcceptedSocket { socket, slot, age_max }).is_ok()
+            let registration = registry.register(&worker.connection_count);
+            worker.sockets.try_send(AcceptedSocket { socket, registration, age_max }).is_ok()
         })
     }
 
