@@ -41,12 +41,14 @@ pub(crate) struct ReceivedBody {
     pub(crate) held_bytes: usize,
 }
 
+/// Frames of a body, of which Envoy sends one.
+pub(crate) type BodyFrames = SmallVec<[Bytes; 1]>;
+
 /// Body of a request after [`read_arrived`]: complete, or the part that has arrived so far.
 #[derive(Debug)]
 pub(crate) enum ArrivedBody {
     Complete(ReceivedBody),
-    /// The frames of the body that have arrived so far.
-    Incomplete(Vec<Bytes>),
+    Incomplete(BodyFrames),
 }
 
 /// Reads the frames of a body that have already arrived, without waiting for more.
@@ -59,8 +61,7 @@ pub(crate) async fn read_arrived(
     message_bytes_max: usize,
     hold: &mut Hold,
 ) -> Result<ArrivedBody, Status> {
-    let mut first = Bytes::new();
-    let mut more = Vec::new();
+    let mut frames = BodyFrames::new();
     let complete = poll_fn(|cx| {
         loop {
             let chunk = match Pin::new(&mut *body).poll_frame(cx) {
@@ -69,10 +70,8 @@ pub(crate) async fn read_arrived(
                 Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(ended_early_status())),
                 Poll::Ready(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
             };
-            if first.is_empty() {
-                first = chunk;
-            } else if !chunk.is_empty() {
-                more.push(chunk);
+            if !chunk.is_empty() {
+                frames.push(chunk);
             }
             // Envoy ends the stream with the frame of the message. Other clients end it with an empty
             // frame, which must be read first: a response before the end of the request would reset
@@ -83,17 +82,15 @@ pub(crate) async fn read_arrived(
         }
     })
     .await?;
-    if complete && more.is_empty() {
-        return Ok(ArrivedBody::Complete(ReceivedBody { bytes: first, held_bytes: 0 }));
-    }
-    if !first.is_empty() {
-        more.insert(0, first);
-    }
     if !complete {
-        return Ok(ArrivedBody::Incomplete(more));
+        return Ok(ArrivedBody::Incomplete(frames));
+    }
+    if frames.len() <= 1 {
+        let bytes = frames.pop().unwrap_or_default();
+        return Ok(ArrivedBody::Complete(ReceivedBody { bytes, held_bytes: 0 }));
     }
     let mut buffer = ReceiveBuffer::new(message_bytes_max, hold);
-    for chunk in more {
+    for chunk in frames {
         buffer.push(&chunk)?;
     }
     Ok(ArrivedBody::Complete(buffer.finish()))
@@ -108,7 +105,7 @@ pub(crate) async fn read_arrived(
 /// rule out a single uncompressed message within the size limit.
 pub(crate) async fn read_rest(
     body: &mut Incoming,
-    arrived: Vec<Bytes>,
+    arrived: BodyFrames,
     message_bytes_max: usize,
     hold: &mut Hold,
     timeout: Duration,
