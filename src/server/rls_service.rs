@@ -257,7 +257,7 @@ impl<D: Decide> RlsService<D> {
         if deadline.is_some_and(|deadline| deadline < DEADLINE_MIN) {
             return Err(deadline_exceeded());
         }
-        let mut decoded = DecodedRequest::empty();
+        let mut decoded = DecodedRequest::default();
         decoded.read(encoded, &self.bounds).map_err(|error| self.reject_invalid(error))?;
         let mut descriptors = Descriptors::new();
         decoded.push_descriptors(&mut descriptors);

@@ -361,31 +361,32 @@ fn count_fields(
     Ok(())
 }
 
-/// Decoded request within all bounds. Borrows from the encoded message.
-#[derive(Debug)]
+/// Decoded request within all bounds. Borrows from the encoded message. The default is an empty
+/// request, which [`read`](Self::read) fills.
+#[derive(Debug, Default)]
 pub(crate) struct DecodedRequest<'b> {
     /// Domain of the request, never empty.
     pub(crate) domain: &'b str,
     /// `hits_addend` of the request; 0 if the field is absent.
     pub(crate) hits_addend: u32,
     /// Fields of each descriptor except its entries, in the order of the request.
-    pub(crate) decoded_descriptors: SmallVec<[DecodedDescriptor<'b>; DESCRIPTORS_INLINE]>,
+    decoded_descriptors: SmallVec<[DecodedDescriptor<'b>; DESCRIPTORS_INLINE]>,
     /// Entries of all descriptors, in the order of the descriptors.
     entries: SmallVec<[Entry<'b>; ENTRIES_INLINE]>,
 }
 
 /// Fields of a descriptor, with the index range of its entries in [`DecodedRequest`].
 #[derive(Debug)]
-pub(crate) struct DecodedDescriptor<'b> {
+struct DecodedDescriptor<'b> {
     entries: Range<usize>,
     /// `hits_addend` of the descriptor, which overrides the request's; `None` if the field is
     /// absent.
-    pub(crate) hits_addend: Option<u64>,
+    hits_addend: Option<u64>,
     refund: bool,
     /// Request override of the descriptor; `None` if it has none.
-    pub(crate) limit: Option<Override>,
+    limit: Option<Override>,
     holder: Option<&'b [u8]>,
-    pub(crate) hold: Option<HoldRequest<'b>>,
+    hold: Option<HoldRequest<'b>>,
 }
 
 impl<'b> DecodedRequest<'b> {
@@ -395,20 +396,9 @@ impl<'b> DecodedRequest<'b> {
     ///
     /// Returns a [`DecodeError`] for a message that is malformed or violates a bound.
     pub(crate) fn decode(encoded: &'b [u8], bounds: &Bounds) -> Result<Self, DecodeError> {
-        let mut request = DecodedRequest::empty();
+        let mut request = DecodedRequest::default();
         request.read(encoded, bounds)?;
         Ok(request)
-    }
-
-    /// Creates a request that [`read`](Self::read) then fills.
-    #[inline]
-    pub(crate) fn empty() -> Self {
-        DecodedRequest {
-            domain: "",
-            hits_addend: 0,
-            decoded_descriptors: SmallVec::new(),
-            entries: SmallVec::new(),
-        }
     }
 
     /// Decodes an encoded `ReserveRequest`, `SettleRequest`, or `ReleaseRequest` as the rate limit request
@@ -459,8 +449,8 @@ impl<'b> DecodedRequest<'b> {
         Ok(request)
     }
 
-    /// Decodes an encoded `RateLimitRequest` into an [`empty`](Self::empty) request. Saves copying
-    /// the request, which takes a kilobyte.
+    /// Decodes an encoded `RateLimitRequest` into an empty request. Saves copying the request, which
+    /// takes a kilobyte.
     ///
     /// # Errors
     ///
@@ -474,7 +464,8 @@ impl<'b> DecodedRequest<'b> {
             match field {
                 1 => domain = value.into_bytes()?,
                 2 => request.add_descriptor(value.into_bytes()?, bounds.entries_max)?,
-                3 => request.hits_addend = value.into_u32()?,
+                // The low 32 bits, as protobuf decoders do for 32-bit fields.
+                3 => request.hits_addend = value.into_u64()? as u32,
                 _ => {}
             }
         }
@@ -675,12 +666,6 @@ impl<'b> FieldValue<'b> {
             FieldValue::Integer(number) => Ok(number),
             FieldValue::Bytes(_) | FieldValue::Other => Err(DecodeError::Malformed),
         }
-    }
-
-    /// Returns the low 32 bits of an integer, as protobuf decoders do for 32-bit fields. Returns an
-    /// error if the value is not an integer.
-    fn into_u32(self) -> Result<u32, DecodeError> {
-        self.into_u64().map(|number| number as u32)
     }
 }
 

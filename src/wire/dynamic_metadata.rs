@@ -88,27 +88,22 @@ pub(super) fn add_request(
     target: &mut Struct,
 ) {
     insert_field(target, "domain", string_kind(request.domain));
-    let listed = request
-        .decoded_descriptors
-        .iter()
-        .zip(descriptors)
-        .map(|(head, descriptor)| {
-            let mut shown = Struct::default();
-            let entries = descriptor.entries.iter().map(|entry| {
-                let (key, value) =
-                    (String::from_utf8_lossy(entry.key), String::from_utf8_lossy(entry.value));
-                Kind::StringValue(format!("{key}={value}"))
-            });
-            insert_field(&mut shown, "entries", list_kind(entries));
-            if let Some(limit) = &head.limit {
-                insert_field(&mut shown, "limit", Kind::StringValue(format_override(limit)));
-            }
-            if let Some(hits) = head.hits_addend {
-                insert_field(&mut shown, "hitsAddend", number_kind(hits));
-            }
-            Kind::StructValue(shown)
-        })
-        .collect::<Vec<_>>();
+    let listed = descriptors.iter().map(|descriptor| {
+        let mut shown = Struct::default();
+        let entries = descriptor.entries.iter().map(|entry| {
+            let (key, value) =
+                (String::from_utf8_lossy(entry.key), String::from_utf8_lossy(entry.value));
+            Kind::StringValue(format!("{key}={value}"))
+        });
+        insert_field(&mut shown, "entries", list_kind(entries));
+        if let Some(limit) = &descriptor.limit {
+            insert_field(&mut shown, "limit", Kind::StringValue(format_override(limit)));
+        }
+        if descriptor.has_hits_addend {
+            insert_field(&mut shown, "hitsAddend", number_kind(descriptor.hits.0));
+        }
+        Kind::StructValue(shown)
+    });
     insert_field(target, "descriptors", list_kind(listed));
     if request.hits_addend != 0 {
         insert_field(target, "hitsAddend", number_kind(u64::from(request.hits_addend)));
