@@ -10,11 +10,11 @@ use std::fmt;
 use std::iter;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::counters::{ProcessTotals, Telemetry};
+use super::counters::Telemetry;
 use super::hit_counts::HitCounts;
 use super::metric::{
-    MetricFamily, MetricSink, MetricUnit, MetricValue, emit_rows, emit_series, emit_single,
-    emit_table, gauge, histogram, metrics, unsuffixed_counter as counter,
+    MetricFamily, MetricSink, MetricValue, emit_rows, emit_series, emit_single, emit_table, gauge,
+    histogram_seconds, metrics, unsuffixed_counter as counter,
 };
 use super::rule_metric_rows::OVERRIDES_PATH;
 use crate::domain::RpcOutcome;
@@ -33,21 +33,19 @@ metrics! { RULE_METRICS ["domain", "key1", "key2"]: HitCounts,
 const METHOD_LABELS: [(&str, &str); 1] = [("grpc_method", "ShouldRateLimit")];
 const REQUESTS: MetricFamily =
     counter("ratelimit_service_total_requests", "Answered calls").with_labels(&["grpc_method"]);
-const RESPONSE_TIME: MetricFamily =
-    histogram("ratelimit_service_response_time", "Time from receiving a call to its response")
-        .in_unit(MetricUnit::Seconds)
-        .with_labels(&["grpc_method"]);
+const RESPONSE_TIME: MetricFamily = histogram_seconds(
+    "ratelimit_service_response_time",
+    "Time from receiving a call to its response",
+)
+.with_labels(&["grpc_method"]);
 const ERRORS: MetricFamily = counter(
     "ratelimit_service_should_rate_limit_error",
     "Calls without a decision: `redis_error` without an answer from Redis, else `service_error`",
 )
 .with_labels(&["err_type"]);
 
-metrics! { PROCESS_METRICS []: ProcessTotals,
-    counter "ratelimit_service_global_shadow_mode" "Calls over a limit that passed because of global shadow mode", |totals| totals.shadowed;
-}
-
-metrics! { POLICY_LOADS []: Telemetry,
+metrics! { PROCESS_METRICS []: Telemetry,
+    counter "ratelimit_service_global_shadow_mode" "Calls over a limit that passed because of global shadow mode", |telemetry| telemetry.sum_workers().shadowed;
     counter "ratelimit_service_config_load_success" "Successful policy loads", |telemetry| telemetry.loads.load(Relaxed);
     counter "ratelimit_service_config_load_error" "Failed policy reloads", |telemetry| telemetry.load_errors.load(Relaxed);
 }
@@ -61,20 +59,18 @@ impl Telemetry {
     /// Returns the statistics that envoyproxy/ratelimit sends to statsd, one `name: value` per
     /// line, under the same names.
     pub fn statsd_lines(&self) -> String {
-        let sources = self.row_sources();
-        let rows = sources.rows().into_iter().flat_map(|((domain, path), counts)| {
-            let path = row_statsd_name(domain, path);
-            RULE_METRICS.iter().map(move |(family, value)| {
-                let name = family.name.trim_start_matches(RULE_PREFIX);
-                (format!("ratelimit.service.rate_limit.{path}.{name}"), value(&counts.hits))
-            })
-        });
-        let totals = self.sum_workers();
-        let shadowed = PROCESS_METRICS.iter().map(|(family, value)| (family, value(&totals)));
-        let loads = POLICY_LOADS.iter().map(|(family, value)| (family, value(self)));
-        let process = shadowed.chain(loads).map(|(family, value)| {
+        let (tables, detailed) = (self.rule_tables(), self.detailed_counters.rows());
+        let rows =
+            self.rows(&tables, &detailed).into_iter().flat_map(|((domain, path), counts)| {
+                let path = row_statsd_name(domain, path);
+                RULE_METRICS.iter().map(move |(family, value)| {
+                    let name = family.name.trim_start_matches(RULE_PREFIX);
+                    (format!("ratelimit.service.rate_limit.{path}.{name}"), value(&counts.hits))
+                })
+            });
+        let process = PROCESS_METRICS.iter().map(|(family, value)| {
             let name = family.name.trim_start_matches("ratelimit_service_");
-            (format!("ratelimit.service.{name}"), value)
+            (format!("ratelimit.service.{name}"), value(self))
         });
         let mut lines: Vec<String> =
             rows.chain(process).map(|(name, value)| format!("{name}: {value}\n")).collect();
@@ -88,9 +84,9 @@ impl Telemetry {
     ///
     /// Returns the first error of the sink.
     pub(crate) fn emit_ratelimit_names(&self, sink: &mut dyn MetricSink) -> fmt::Result {
-        let sources = self.row_sources();
+        let (tables, detailed) = (self.rule_tables(), self.detailed_counters.rows());
         let mut rows: BTreeMap<[String; 3], HitCounts> = BTreeMap::new();
-        for ((domain, path), counts) in sources.rows() {
+        for ((domain, path), counts) in self.rows(&tables, &detailed) {
             rows.entry(statsd_labels(&row_statsd_name(domain, path)))
                 .or_default()
                 .add(&counts.hits);
@@ -115,8 +111,7 @@ impl Telemetry {
             &ERRORS,
             errors.map(|(kind, calls)| ([("err_type", kind)], calls)).into_iter(),
         )?;
-        emit_table(sink, PROCESS_METRICS, &totals)?;
-        emit_table(sink, POLICY_LOADS, self)?;
+        emit_table(sink, PROCESS_METRICS, self)?;
         emit_single(sink, &GC_CPU, 0)
     }
 }

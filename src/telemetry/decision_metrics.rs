@@ -109,8 +109,8 @@ impl Telemetry {
     }
 
     fn emit_rules(&self, sink: &mut dyn MetricSink) -> fmt::Result {
-        let sources = self.row_sources();
-        let rows = sources.rows();
+        let (tables, detailed) = (self.rule_tables(), self.detailed_counters.rows());
+        let rows = self.rows(&tables, &detailed);
         let hits = rows
             .iter()
             .map(|((domain, rule), counts)| ([("domain", *domain), ("rule", *rule)], &counts.hits));

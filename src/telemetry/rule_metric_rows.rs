@@ -2,7 +2,6 @@
 //! domain, and one for each detailed path. A detailed path is a rule's path with descriptor values.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use super::counters::Telemetry;
 use super::detailed_counters::DetailedRow;
@@ -27,30 +26,14 @@ impl RowCounts {
     }
 }
 
-/// Counters from which the rows of the per-rule metrics are computed: counters of rules, of request
-/// overrides, and of detailed paths (rule paths with descriptor values).
-pub(super) struct RowSources<'t> {
-    telemetry: &'t Telemetry,
-    tables: Arc<RuleTables>,
-    detailed: Vec<DetailedRow>,
-}
-
 impl Telemetry {
-    /// Returns the counters from which the rows of the per-rule metrics are computed.
-    pub(super) fn row_sources(&self) -> RowSources<'_> {
-        RowSources {
-            telemetry: self,
-            tables: self.rule_tables(),
-            detailed: self.detailed_counters.rows(),
-        }
-    }
-}
-
-impl RowSources<'_> {
     /// Returns the counts of each row, by domain and path. If a detailed path (a rule's path with
     /// descriptor values) equals the path of another rule, both share one row.
-    pub(super) fn rows(&self) -> BTreeMap<(&str, &str), RowCounts> {
-        let current = &self.tables.current;
+    pub(super) fn rows<'t>(
+        &'t self,
+        RuleTables { current, .. }: &'t RuleTables,
+        detailed: &'t [DetailedRow],
+    ) -> BTreeMap<(&'t str, &'t str), RowCounts> {
         let rules = current.by_name.iter().map(|(name, counters)| {
             let name: (&str, &str) = (&name.domain, &name.path);
             (name, counters.to_read())
@@ -60,8 +43,8 @@ impl RowSources<'_> {
             .iter()
             .map(|(domain, counters)| ((&**domain, OVERRIDES_PATH), &**counters))
             .filter(|(_, counters)| counters.hits().total > 0);
-        let other_overrides = [(("", OVERRIDES_PATH), &self.telemetry.overrides)];
-        let detailed = self.detailed.iter().map(|row| {
+        let other_overrides = [(("", OVERRIDES_PATH), &self.overrides)];
+        let detailed = detailed.iter().map(|row| {
             let name: (&str, &str) = (&row.rule.domain, &row.path);
             (name, &*row.counters)
         });
