@@ -381,11 +381,11 @@ impl Observer for Telemetry {
     }
 
     fn tracing_enabled(&self) -> bool {
-        self.trace_exporter.get().is_some_and(TraceExporter::is_enabled)
+        self.trace_exporter.get().is_some_and(|exporter| exporter.sampling.is_enabled())
     }
 
     fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
-        self.trace_exporter.get().is_some_and(|exporter| exporter.should_sample(parent))
+        self.trace_exporter.get().is_some_and(|exporter| exporter.sampling.should_sample(parent))
     }
 
     fn on_trace(&self, trace: &Trace, outcome: RpcOutcome) {

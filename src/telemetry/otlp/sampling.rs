@@ -30,13 +30,13 @@ impl SamplingRule {
     }
 
     /// Returns whether this rule can sample any call.
-    pub(super) fn is_enabled(&self) -> bool {
+    pub(crate) fn is_enabled(&self) -> bool {
         self.parent_based || self.threshold > 0
     }
 
     /// Returns whether to sample a call. `parent` is the caller's trace context, or `None` if the
     /// caller sent no valid one.
-    pub(super) fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
+    pub(crate) fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
         match parent {
             Some(parent) if self.parent_based => parent.sampled,
             Some(_) | None => {

@@ -45,7 +45,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Exporter of the spans of sampled calls.
 pub struct TraceExporter {
-    sampling: SamplingRule,
+    pub(crate) sampling: SamplingRule,
     tracer: SdkTracer,
     provider: SdkTracerProvider,
 }
@@ -79,17 +79,6 @@ impl TraceExporter {
             .with_resource(resource)
             .build();
         Ok(TraceExporter { sampling, tracer: provider.tracer("tidegate"), provider })
-    }
-
-    /// Returns whether the sampling rule can sample any call.
-    pub(crate) fn is_enabled(&self) -> bool {
-        self.sampling.is_enabled()
-    }
-
-    /// Returns whether to sample a call. `parent` is the caller's trace context, or `None` if the
-    /// caller sent no valid one.
-    pub(crate) fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
-        self.sampling.should_sample(parent)
     }
 
     /// Builds the spans of a finished call and queues them for export. Drops them if the queue is
