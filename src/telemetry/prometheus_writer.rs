@@ -58,22 +58,15 @@ fn encode_value(
     scale: f64,
     value: MetricValue,
 ) -> Result<(), fmt::Error> {
+    let is_counter = kind == MetricKind::Counter;
     match value {
-        MetricValue::Number(number) => match kind {
-            MetricKind::Counter if scale == 1.0 => {
-                series.encode_counter::<NoLabelSet, _, u64>(&number, None)
-            }
-            MetricKind::Counter => {
-                series.encode_counter::<NoLabelSet, _, u64>(&(number as f64 / scale), None)
-            }
-            MetricKind::Gauge | MetricKind::UnsuffixedCounter | MetricKind::Histogram
-                if scale == 1.0 =>
-            {
-                series.encode_gauge(&number)
-            }
-            MetricKind::Gauge | MetricKind::UnsuffixedCounter | MetricKind::Histogram => {
-                series.encode_gauge(&(number as f64 / scale))
-            }
+        MetricValue::Number(number) if scale == 1.0 => match is_counter {
+            true => series.encode_counter::<NoLabelSet, _, u64>(&number, None),
+            false => series.encode_gauge(&number),
+        },
+        MetricValue::Number(number) => match is_counter {
+            true => series.encode_counter::<NoLabelSet, _, u64>(&(number as f64 / scale), None),
+            false => series.encode_gauge(&(number as f64 / scale)),
         },
         MetricValue::Histogram(histogram) => {
             let bounds = histogram.bounds.iter().map(|bound| *bound as f64 / scale);
