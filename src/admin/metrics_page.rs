@@ -29,21 +29,13 @@ const READ_TIME_MIN: Duration = Duration::from_secs(10);
 
 /// Handler of the metrics page in two formats, OpenMetrics and plain text.
 pub struct MetricsEndpoint {
-    openmetrics: SharedPage,
-    plain: SharedPage,
-    /// Whether to respond in plain text even if the client accepts OpenMetrics.
-    plain_only: bool,
+    page: Arc<MetricsPage>,
+    openmetrics: Mutex<Renderings>,
+    plain: Mutex<Renderings>,
     now: fn() -> Instant,
 }
 
-type RenderFn = Box<dyn Fn() -> Result<String, fmt::Error> + Send + Sync>;
-
-/// Metrics page in one format, with weak references to the renderings that clients are reading.
-struct SharedPage {
-    render: RenderFn,
-    renderings: Mutex<Renderings>,
-}
-
+/// Weak references to the renderings of the page in one format that clients are reading.
 #[derive(Default)]
 struct Renderings {
     newest: Option<(Instant, Weak<Rendering>)>,
@@ -73,57 +65,50 @@ impl AsRef<[u8]> for RenderingReader {
 impl MetricsEndpoint {
     /// Creates a handler for `page`. `now` reads the monotonic clock.
     pub fn new(page: Arc<MetricsPage>, now: fn() -> Instant) -> MetricsEndpoint {
-        let (plain, plain_only) = (Arc::clone(&page), page.has_ratelimit_names());
-        MetricsEndpoint {
-            openmetrics: SharedPage::new(Box::new(move || page.text())),
-            plain: SharedPage::new(Box::new(move || plain.plain_text())),
-            plain_only,
-            now,
-        }
+        MetricsEndpoint { page, openmetrics: Mutex::default(), plain: Mutex::default(), now }
     }
 
     async fn respond(&self, headers: &HeaderMap, connection: ConnectionCloser) -> Response {
+        let (page, now) = (&self.page, (self.now)());
         let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
-        let (content_type, page) = match accept {
-            Some(accept) if accept.contains("openmetrics") && !self.plain_only => {
-                (OPENMETRICS, &self.openmetrics)
-            }
-            Some(_) | None => (PLAIN, &self.plain),
+        let accepts_openmetrics = accept.is_some_and(|accept| accept.contains("openmetrics"));
+        let (content_type, rendering) = if accepts_openmetrics && !page.has_ratelimit_names() {
+            (OPENMETRICS, self.openmetrics.lock().await.share_or_render(now, || page.text()))
+        } else {
+            (PLAIN, self.plain.lock().await.share_or_render(now, || page.plain_text()))
         };
-        let Ok(rendering) = page.get_or_render((self.now)()).await else {
+        let Ok(rendering) = rendering else {
             return StatusCode::INTERNAL_SERVER_ERROR.into_response();
         };
         ([(CONTENT_TYPE, content_type)], share_text(rendering, connection)).into_response()
     }
 }
 
-impl SharedPage {
-    fn new(render: RenderFn) -> SharedPage {
-        SharedPage { render, renderings: Mutex::default() }
-    }
-
+impl Renderings {
     /// Returns a rendering of the page for a new reader. Reuses the newest rendering if clients are
     /// still reading it and it is younger than [`SHARED_AGE_MAX`], or younger than
     /// [`READ_TIME_MIN`] if clients are also reading an older rendering. Otherwise, renders the
     /// page again.
-    async fn get_or_render(&self, now: Instant) -> Result<Arc<Rendering>, fmt::Error> {
-        let mut renderings = self.renderings.lock().await;
-        let newest =
-            renderings.newest.as_ref().and_then(|(at, newest)| Some((*at, newest.upgrade()?)));
+    fn share_or_render(
+        &mut self,
+        now: Instant,
+        render: impl FnOnce() -> Result<String, fmt::Error>,
+    ) -> Result<Arc<Rendering>, fmt::Error> {
+        let newest = self.newest.as_ref().and_then(|(at, newest)| Some((*at, newest.upgrade()?)));
         if let Some((at, newest)) = newest {
             let age = now.saturating_duration_since(at);
-            let older = renderings.older.upgrade();
+            let older = self.older.upgrade();
             if age < SHARED_AGE_MAX || (older.is_some() && age < READ_TIME_MIN) {
                 return Ok(newest);
             }
             if let Some(older) = older {
                 older.revoked.send_replace(true);
             }
-            renderings.older = Arc::downgrade(&newest);
+            self.older = Arc::downgrade(&newest);
         }
-        let text = (self.render)()?;
+        let text = render()?;
         let rendering = Arc::new(Rendering { text, revoked: watch::Sender::new(false) });
-        renderings.newest = Some((now, Arc::downgrade(&rendering)));
+        self.newest = Some((now, Arc::downgrade(&rendering)));
         Ok(rendering)
     }
 }
@@ -156,32 +141,33 @@ pub fn metrics_routes(page: Arc<MetricsEndpoint>, path: &str) -> Router {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
     use super::*;
 
-    #[tokio::test]
-    async fn slow_readers_share_two_renderings_and_have_ten_seconds() {
-        let count = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&count);
-        let render = move || Ok(counted.fetch_add(1, Ordering::Relaxed).to_string());
-        let page = SharedPage::new(Box::new(render));
+    #[test]
+    fn slow_readers_share_two_renderings_and_have_ten_seconds() {
+        let (mut page, mut count) = (Renderings::default(), 0);
         #[allow(clippy::disallowed_methods, reason = "any instant serves as the start")]
         let start = Instant::now();
-        let at = |ms: u64| page.get_or_render(start + Duration::from_millis(ms));
+        let mut at = |ms: u64| {
+            let render = || {
+                count += 1;
+                Ok((count - 1).to_string())
+            };
+            page.share_or_render(start + Duration::from_millis(ms), render)
+        };
         let is_revoked = |rendering: &Rendering| *rendering.revoked.borrow();
 
-        let first = at(0).await.unwrap();
-        assert_eq!(at(999).await.unwrap().text, "0", "a recent one is shared");
-        let second = at(1_000).await.unwrap();
+        let first = at(0).unwrap();
+        assert_eq!(at(999).unwrap().text, "0", "a recent one is shared");
+        let second = at(1_000).unwrap();
         assert_eq!(second.text, "1");
         for ms in [2_500, 10_999] {
-            assert_eq!(at(ms).await.unwrap().text, "1", "no third one");
+            assert_eq!(at(ms).unwrap().text, "1", "no third one");
         }
         assert!(!is_revoked(&first));
-        let third = at(11_000).await.unwrap();
+        let third = at(11_000).unwrap();
         assert_eq!((&*third.text, is_revoked(&first), is_revoked(&second)), ("2", true, false));
         drop((first, second, third));
-        assert_eq!(at(11_001).await.unwrap().text, "3", "nobody reads: each reader gets a new one");
+        assert_eq!(at(11_001).unwrap().text, "3", "nobody reads: each reader gets a new one");
     }
 }
