@@ -46,8 +46,8 @@
 //! Source: the generic cell rate algorithm (ITU-T I.371). Its bound holds because the debt never
 //! exceeds C and falls by l each microsecond.
 
-use super::step::Step;
-use crate::domain::{Bucket, Charge, ChargeRecord, Hits, Micros, Op, Outcome, Refill};
+use super::step::{CounterOp, Step, record_charge};
+use crate::domain::{Bucket, Charge, ChargeRecord, Hits, Micros, Outcome, Refill};
 
 /// Maximum excess of stored debt over the bucket's maximum debt, as refill time: 1 s. A larger
 /// excess means that the debt was stored by a clock that ran ahead, or before the capacity was
@@ -105,26 +105,24 @@ pub fn apply(
     state: Option<State>,
     limit: &Bucket,
     charge: Charge,
-    op: Op,
+    op: CounterOp,
     now: Micros,
 ) -> Step<State> {
     let credits = BucketCredits::new(limit, charge);
-    let cap = if let Op::Refund { .. } = op { CREDITS_MAX } else { credits.cap };
+    let is_refund = matches!(op, CounterOp::Refund(_));
+    let cap = if is_refund { CREDITS_MAX } else { credits.cap };
     let (read, clamped) = credits.read(state, cap, now);
     let mut debt = read;
     let mut charged = 0;
     let mut wait = Some(0);
     match op {
-        Op::Refund { cost } if cost.0 >= credits.refund_hits_max() => debt = Debt::ZERO,
-        Op::Refund { cost: Hits(cost) } => {
+        CounterOp::Refund(cost) if cost >= credits.refund_hits_max() => debt = Debt::ZERO,
+        CounterOp::Refund(cost) => {
             let refunded = cost * credits.unit;
             debt = credits.subtract_time(read, refunded / credits.flow, refunded % credits.flow);
         }
-        Op::Peek { hits } => wait = credits.wait_time(read, hits.0.max(1)),
-        // `budget` turns these into other operations.
-        Op::Hold { .. } | Op::Settle { .. } => {}
-        Op::Take { cost: Hits::ZERO } => wait = credits.wait_time(read, 1),
-        Op::Take { cost: Hits(cost) } => {
+        CounterOp::Peek(hits) => wait = credits.wait_time(read, hits),
+        CounterOp::Take(cost) => {
             wait = credits.wait_time(read, cost);
             if wait == Some(0) {
                 debt = credits.add_debt(read, cost * credits.unit);
@@ -137,21 +135,13 @@ pub fn apply(
     }
     // Under `Charge::Always` the wait was computed after the charge and is never 0, because a
     // charge only raises the debt.
-    let shown = match op {
-        // What the next peek will make of the debt.
-        Op::Refund { .. } => credits.clamp(debt, credits.cap).0,
-        Op::Take { .. } | Op::Peek { .. } | Op::Hold { .. } | Op::Settle { .. } => debt,
-    };
+    // After a refund, what the next peek will make of the debt.
+    let shown = if is_refund { credits.clamp(debt, credits.cap).0 } else { debt };
     Step {
         outcome: Outcome {
             charged: Hits(charged),
             reset_after: Micros(shown.ceil_micros()),
-            taken: (charged > 0).then_some(ChargeRecord {
-                hits: Hits(charged),
-                at: now,
-                window: Micros::ZERO,
-                entry: 0,
-            }),
+            taken: record_charge(charged, now, Micros::ZERO, 0),
             ..Outcome::after(wait.map(Micros), Hits(credits.available(shown)))
         },
         write: (clamped || debt != read).then(|| debt.to_state(now)),

@@ -16,8 +16,8 @@
 //! Not here: generating holders (`decide`), calls with several checks and removal of
 //! expired counters (`store`).
 
-use super::step::Step;
-use crate::domain::{ChargeRecord, Concurrency, Hits, Holder, Micros, Op, Outcome};
+use super::step::{CounterOp, Step, time_until_room};
+use crate::domain::{ChargeRecord, Concurrency, Hits, Holder, Micros, Outcome};
 
 /// Stored state of a concurrency limit: the lease of each slot holder, sorted by the time at which
 /// the leases end.
@@ -74,19 +74,8 @@ impl State {
         holder: Option<Holder>,
         now: Micros,
     ) -> Option<Micros> {
-        limit.slots.0.checked_sub(cost)?;
-        let others = || self.leases.iter().filter(|lease| Some(lease.holder) != holder);
-        let mut in_use: u64 = others().map(|lease| u64::from(lease.slots)).sum();
-        if in_use.saturating_add(cost) <= limit.slots.0 {
-            return Some(Micros::ZERO);
-        }
-        for lease in others() {
-            in_use -= u64::from(lease.slots);
-            if in_use.saturating_add(cost) <= limit.slots.0 {
-                return Some(Micros(lease.until.saturating_sub(now).0.max(1)));
-            }
-        }
-        None
+        let others = self.leases.iter().filter(|lease| Some(lease.holder) != holder);
+        time_until_room(limit.slots, cost, others.map(|lease| (lease.slots, lease.until)), now)
     }
 
     fn set_lease(&mut self, holder: Holder, slots: u64, until: Micros) {
@@ -102,14 +91,14 @@ impl State {
 pub fn apply(
     state: Option<&State>,
     limit: &Concurrency,
-    op: Op,
+    op: CounterOp,
     holder: Option<Holder>,
     now: Micros,
 ) -> Step<State> {
     let (mut after, clamped) = match state {
         // A refund must not need more memory than the table has: only a take gets spare capacity.
         Some(state) => {
-            state.without_expired(limit, now, usize::from(matches!(op, Op::Take { .. })))
+            state.without_expired(limit, now, usize::from(matches!(op, CounterOp::Take(_))))
         }
         None => (State::default(), false),
     };
@@ -118,32 +107,31 @@ pub fn apply(
     let mut charged = Hits::ZERO;
     let mut write = clamped;
     match (op, holder) {
-        // A refund without a holder frees nothing, and slots are not held.
-        (Op::Refund { .. }, None) | (Op::Hold { .. } | Op::Settle { .. }, _) => {}
-        (Op::Refund { .. }, Some(holder)) => {
+        // A refund without a holder frees nothing.
+        (CounterOp::Refund(_), None) => {}
+        (CounterOp::Refund(_), Some(holder)) => {
             let before = after.leases.len();
             after.leases.retain(|lease| lease.holder != holder);
             write |= after.leases.len() != before;
         }
-        (Op::Peek { hits }, _) => wait = after.wait_time(limit, hits.0.max(1), None, now),
-        (Op::Take { cost: Hits::ZERO }, _) => wait = after.wait_time(limit, 1, None, now),
-        (Op::Take { cost }, holder) => {
+        (CounterOp::Peek(hits), _) => wait = after.wait_time(limit, hits, None, now),
+        (CounterOp::Take(cost), holder) => {
             // `decide` always sets a holder. Takes without one would share this holder and renew
             // each other's lease.
             let holder = holder.unwrap_or(Holder(0));
-            wait = after.wait_time(limit, cost.0, Some(holder), now);
+            wait = after.wait_time(limit, cost, Some(holder), now);
             if wait == Some(Micros::ZERO) {
                 let newest = after.leases.last().map_or(Micros::ZERO, |lease| lease.until);
                 let began = newest.saturating_sub(limit.lease).max(now);
                 let renewed = after.leases.iter().find(|lease| lease.holder == holder).copied();
-                after.set_lease(holder, cost.0, began.saturating_add(limit.lease));
+                after.set_lease(holder, cost, began.saturating_add(limit.lease));
                 write = true;
                 // A renewal charges nothing. A refund of it restores the former slots and lease.
                 let (hits, window) = match renewed {
                     Some(lease) => (Hits(lease.slots.into()), lease.until),
-                    None => (cost, Micros::ZERO),
+                    None => (Hits(cost), Micros::ZERO),
                 };
-                charged = if renewed.is_some() { Hits::ZERO } else { cost };
+                charged = if renewed.is_some() { Hits::ZERO } else { Hits(cost) };
                 taken = Some(ChargeRecord { hits, at: began, window, entry: holder.0 });
             }
         }
@@ -203,12 +191,12 @@ mod tests {
         Concurrency { slots: Hits(2), lease: Micros::from_secs(60) }
     }
 
-    fn apply_at(state: Option<&State>, op: Op, holder: u128, at: u64) -> Step<State> {
+    fn apply_at(state: Option<&State>, op: CounterOp, holder: u128, at: u64) -> Step<State> {
         apply(state, &limit(), op, (holder != 0).then_some(Holder(holder)), Micros(at))
     }
 
-    const TAKE: Op = Op::Take { cost: Hits::ONE };
-    const RELEASE: Op = Op::Refund { cost: Hits::ONE };
+    const TAKE: CounterOp = CounterOp::Take(1);
+    const RELEASE: CounterOp = CounterOp::Refund(1);
 
     #[test]
     fn a_slot_that_is_not_released_becomes_free_when_its_lease_ends() {

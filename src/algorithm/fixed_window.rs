@@ -20,9 +20,9 @@
 //!
 //! Not here: calls with several checks, removal of expired counters (`store`).
 
-use super::step::Step;
+use super::step::{CounterOp, Step, record_charge, saturate};
 use crate::domain::{
-    Charge, ChargeRecord, FixedWindow, Hits, Micros, Op, Outcome, Verdict, Window, WindowBounds,
+    Charge, ChargeRecord, FixedWindow, Hits, Micros, Outcome, Window, WindowBounds,
 };
 
 /// Largest count that a window stores, in hits.
@@ -59,56 +59,41 @@ pub fn apply(
     state: Option<State>,
     limit: &FixedWindow,
     charge: Charge,
-    op: Op,
+    op: CounterOp,
     now: Micros,
 ) -> Step<State> {
     let hits = limit.hits.0.min(COUNT_MAX);
     let view = view_at(state, limit, hits, now);
     let mut count = view.count;
     let mut write = view.clamped;
-    let mut passes = true;
-    let mut retry_after = None;
+    let mut wait = Some(Micros::ZERO);
+    let rest = view.end.saturating_sub(now);
     match op {
-        Op::Refund { cost } => {
+        CounterOp::Refund(cost) => {
             if view.is_stored && count > 0 {
-                count = count.saturating_sub(cost.0);
+                count = count.saturating_sub(cost);
                 write = true;
             }
         }
-        Op::Take { cost } => {
-            passes = count.saturating_add(cost.0.max(1)) <= hits;
-            if passes || charge == Charge::Always {
-                count = count.saturating_add(cost.0).min(COUNT_MAX);
+        CounterOp::Take(cost) | CounterOp::Peek(cost) => {
+            let passes = count.saturating_add(cost) <= hits;
+            if !passes {
+                wait = (cost <= hits).then_some(rest);
+            }
+            let charges = passes || charge == Charge::Always;
+            if charges && matches!(op, CounterOp::Take(_)) {
+                count = count.saturating_add(cost).min(COUNT_MAX);
             }
             write |= count != view.count;
         }
-        Op::Peek { hits: more } => passes = count.saturating_add(more.0.max(1)) <= hits,
-        // `budget` turns these into other operations.
-        Op::Hold { .. } | Op::Settle { .. } => {}
     }
-    let needed = match op {
-        Op::Take { cost: needed } | Op::Peek { hits: needed } => needed.0.max(1),
-        Op::Refund { .. } | Op::Hold { .. } | Op::Settle { .. } => 1,
-    };
-    let rest = view.end.saturating_sub(now);
-    if !passes && needed <= hits {
-        retry_after = Some(rest);
-    }
-    let charged = Hits(count.saturating_sub(view.count));
+    let charged = count.saturating_sub(view.count);
     Step {
         outcome: Outcome {
-            verdict: if passes { Verdict::Pass } else { Verdict::Refuse },
-            charged,
-            available: Hits(hits.saturating_sub(count)),
-            held: Hits::ZERO,
-            retry_after,
+            charged: Hits(charged),
             reset_after: rest,
-            taken: (charged.0 > 0).then_some(ChargeRecord {
-                hits: charged,
-                at: now,
-                window: view.start,
-                entry: 0,
-            }),
+            taken: record_charge(charged, now, view.start, 0),
+            ..Outcome::after(wait, Hits(hits.saturating_sub(count)))
         },
         write: write.then(|| State { start: view.start, count: saturate(count) }),
         stepped_back: view.stepped_back,
@@ -169,8 +154,4 @@ pub(crate) fn window_at(window: &Window, at: Micros) -> WindowBounds {
         }
         Window::Calendar(calendar) => calendar.window_at(at),
     }
-}
-
-fn saturate(count: u64) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
 }

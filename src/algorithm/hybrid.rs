@@ -45,8 +45,8 @@
 use std::sync::Arc;
 
 use super::hybrid_credits::{HybridCredits, SHARES_TOTAL_PERCENT};
-use super::step::Step;
-use crate::domain::{ChargeRecord, Hits, Hybrid, Micros, Op, Outcome, Verdict};
+use super::step::{CounterOp, Step, record_charge};
+use crate::domain::{ChargeRecord, Hits, Hybrid, Micros, Outcome, Verdict};
 
 /// Stored state of a hybrid limit: the credits in the bucket of each class and in the pool, at the
 /// time of the last update.
@@ -70,7 +70,7 @@ impl State {
 
 /// Applies an operation on behalf of the consumer class in `limit`. Returns the outcome and, if the
 /// state changes, the new state.
-pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step<State> {
+pub fn apply(state: Option<&State>, limit: &Hybrid, op: CounterOp, now: Micros) -> Step<State> {
     let credits = HybridCredits::new(limit);
     let at = now.0 / credits.tick;
     let (read, stepped_back) = credits.read(state, at);
@@ -78,27 +78,23 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
     let mut wait = Some(0);
     let mut charged = 0;
     match op {
-        Op::Refund { cost } => {
-            let refunded = cost.0.min(credits.burst) * credits.unit;
+        CounterOp::Refund(cost) => {
+            let refunded = cost.min(credits.burst) * credits.unit;
             after = state.map(|_| credits.refund(&read, refunded, 0));
         }
-        // Such limits hold nothing.
-        Op::Hold { .. } | Op::Settle { .. } => {}
-        Op::Take { cost } if cost.0 > credits.burst => wait = None,
-        Op::Take { cost } if cost.0 > 0 => match credits.take(&read, cost.0 * credits.unit) {
-            Some(left) => (after, charged) = (Some(left), cost.0),
-            None => wait = credits.wait_time(&read, cost.0 * credits.unit),
-        },
-        Op::Take { cost: needed } | Op::Peek { hits: needed } => {
-            let needed = needed.0.max(1);
-            if needed > credits.burst {
-                wait = None;
-            } else if credits.take(&read, needed * credits.unit).is_none() {
-                wait = credits.wait_time(&read, needed * credits.unit);
+        CounterOp::Take(cost) | CounterOp::Peek(cost) if cost > credits.burst => wait = None,
+        CounterOp::Take(cost) | CounterOp::Peek(cost) => {
+            let left = credits.take(&read, cost * credits.unit);
+            if left.is_none() {
+                wait = credits.wait_time(&read, cost * credits.unit);
+            } else if matches!(op, CounterOp::Take(_)) {
+                (after, charged) = (left, cost);
             }
         }
     }
     let left = after.as_ref().unwrap_or(&read);
+    // A refund may have added to the pool.
+    let from_pool = u128::from(read.pool.saturating_sub(left.pool));
     // Waits start at the state's time, which a clock that stepped back has to reach first.
     let until = |ticks| Micros(left.last_tick.saturating_add(ticks).saturating_mul(credits.tick));
     Step {
@@ -111,12 +107,7 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
                 .filter(|wait| *wait > 0)
                 .map(|ticks| until(ticks).saturating_sub(now)),
             reset_after: until(credits.ticks_until_full(left)).saturating_sub(now),
-            taken: (charged > 0).then(|| ChargeRecord {
-                hits: Hits(charged),
-                at: now,
-                window: Micros::ZERO,
-                entry: u128::from(read.pool - left.pool),
-            }),
+            taken: record_charge(charged, now, Micros::ZERO, from_pool),
         },
         write: after.or_else(|| stepped_back.then_some(read)),
         stepped_back,
@@ -175,7 +166,7 @@ mod tests {
     }
 
     fn take(state: Option<&State>, limit: &Hybrid, cost: u64, at: u64) -> Step<State> {
-        apply(state, limit, Op::Take { cost: Hits(cost) }, Micros(at))
+        apply(state, limit, CounterOp::Take(cost), Micros(at))
     }
 
     #[test]
@@ -234,8 +225,10 @@ mod tests {
                 let limit = limit(class, floor);
                 let mut state = take(None, &limit, spent, NOW).write;
                 let at = NOW + 123_456;
-                let mut left =
-                    apply(state.as_ref(), &limit, Op::PEEK, Micros(at)).outcome.available.0;
+                let mut left = apply(state.as_ref(), &limit, CounterOp::Peek(1), Micros(at))
+                    .outcome
+                    .available
+                    .0;
                 while left > 0 {
                     let step = take(state.as_ref(), &limit, 1, at);
                     assert_eq!(
@@ -255,11 +248,12 @@ mod tests {
     fn idle_capacity_flows_into_the_pool_up_to_the_total() {
         let gold = limit(0, 0);
         let state = take(None, &gold, 80, NOW).write.unwrap();
-        let later = apply(Some(&state), &gold, Op::PEEK, Micros(NOW + 3_000_000)).outcome;
+        let later = apply(Some(&state), &gold, CounterOp::Peek(1), Micros(NOW + 3_000_000)).outcome;
         // In 3 s 30 hits came back: 9 to gold's own share, 6 that full free did not need and 15
         // that the shares leave over to the pool.
         assert_eq!(later.available, Hits(30));
-        let much_later = apply(Some(&state), &gold, Op::PEEK, Micros(NOW + 3_600_000_000)).outcome;
+        let much_later =
+            apply(Some(&state), &gold, CounterOp::Peek(1), Micros(NOW + 3_600_000_000)).outcome;
         assert_eq!(much_later.available, Hits(80));
     }
 }

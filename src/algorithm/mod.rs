@@ -38,7 +38,7 @@ pub mod sliding_log;
 pub mod sliding_window;
 mod step;
 
-pub use step::Step;
+pub use step::{CounterOp, Step};
 
 /// Stored state of one counter. It is kept to 24 bytes, because the memory store may hold ten
 /// million counters.
@@ -176,6 +176,7 @@ fn apply_without_holds(
     holder: Option<Holder>,
     now: Micros,
 ) -> Step<State> {
+    let op = CounterOp::from(op);
     match &limit.algorithm {
         Algorithm::FixedWindow(window) => {
             fixed_window::apply(state.and_then(State::as_fixed_window), window, charge, op, now)

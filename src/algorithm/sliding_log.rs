@@ -20,8 +20,8 @@
 
 use std::collections::VecDeque;
 
-use super::step::Step;
-use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingLog};
+use super::step::{CounterOp, Step, time_until_room};
+use crate::domain::{Charge, ChargeRecord, Hits, Micros, Outcome, SlidingLog};
 
 /// Stored state of a sliding log: its entries, oldest first. Some may have expired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -116,19 +116,9 @@ impl State {
     /// Returns the time until a charge of `cost` hits passes: zero if it passes now, or `None` if
     /// it never does.
     fn wait_time(&self, limit: &SlidingLog, cost: u64, now: Micros) -> Option<Micros> {
-        limit.hits.0.checked_sub(cost)?;
-        let mut hits = self.hits();
-        if hits.saturating_add(cost) <= limit.hits.0 {
-            return Some(Micros::ZERO);
-        }
-        for entry in &self.entries {
-            hits -= u64::from(entry.hits);
-            if hits.saturating_add(cost) <= limit.hits.0 {
-                let retry_at = entry.at.saturating_add(limit.length);
-                return Some(Micros(retry_at.saturating_sub(now).0.max(1)));
-            }
-        }
-        None
+        let end_of = |entry: &LogEntry| entry.at.saturating_add(limit.length);
+        let held = self.entries.iter().map(|entry| (entry.hits, end_of(entry)));
+        time_until_room(limit.hits, cost, held, now)
     }
 }
 
@@ -138,14 +128,14 @@ pub fn apply(
     state: Option<&State>,
     limit: &SlidingLog,
     charge: Charge,
-    op: Op,
+    op: CounterOp,
     now: Micros,
 ) -> Step<State> {
     // Copies the log: its length is bounded by the limit, and a take rewrites it anyway.
     let (mut log, clamped) = match state {
         // A refund must not need more memory than the log has, so only a take gets spare capacity.
         Some(state) => {
-            state.without_expired(limit, now, usize::from(matches!(op, Op::Take { .. })))
+            state.without_expired(limit, now, usize::from(matches!(op, CounterOp::Take(_))))
         }
         None => (State::default(), false),
     };
@@ -155,12 +145,9 @@ pub fn apply(
     let mut taken = None;
     let mut write = clamped;
     match op {
-        Op::Refund { cost } => write |= log.remove_newest(cost.0),
-        Op::Peek { hits } => wait = log.wait_time(limit, hits.0.max(1), now),
-        // Such limits hold nothing.
-        Op::Hold { .. } | Op::Settle { .. } => {}
-        Op::Take { cost: Hits::ZERO } => wait = log.wait_time(limit, 1, now),
-        Op::Take { cost: Hits(cost) } => {
+        CounterOp::Refund(cost) => write |= log.remove_newest(cost),
+        CounterOp::Peek(hits) => wait = log.wait_time(limit, hits, now),
+        CounterOp::Take(cost) => {
             wait = log.wait_time(limit, cost, now);
             let room = match charge {
                 _ if wait == Some(Micros::ZERO) => cost,
@@ -255,7 +242,7 @@ mod tests {
     }
 
     fn take(state: Option<&State>, hits: u64, cost: u64, at: u64) -> Step<State> {
-        apply(state, &limit(hits), Charge::Admitted, Op::Take { cost: Hits(cost) }, Micros(at))
+        apply(state, &limit(hits), Charge::Admitted, CounterOp::Take(cost), Micros(at))
     }
 
     #[test]
@@ -304,7 +291,7 @@ mod tests {
         let old = take(None, 2, 2, 5_000_000).write;
         let new = take(old.as_ref(), 2, 1, 6_500_000).write.unwrap();
         let early = Micros(5_900_000);
-        let step = apply(Some(&new), &limit(2), Charge::Admitted, Op::PEEK, early);
+        let step = apply(Some(&new), &limit(2), Charge::Admitted, CounterOp::Peek(1), early);
         assert_eq!(step.outcome.available, Hits(1));
     }
 }

@@ -29,8 +29,8 @@
 //!
 //! Not here: calls with several checks, removal of expired counters (`store`).
 
-use super::step::Step;
-use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingWindow};
+use super::step::{CounterOp, Step, record_charge, saturate};
+use crate::domain::{Charge, ChargeRecord, Hits, Micros, Outcome, SlidingWindow};
 
 /// Integer bound for exact arithmetic in Lua: 2^53. Doubles, Lua's only number type, represent
 /// every integer up to this bound exactly.
@@ -69,7 +69,7 @@ pub fn apply(
     state: Option<State>,
     limit: &SlidingWindow,
     charge: Charge,
-    op: Op,
+    op: CounterOp,
     now: Micros,
 ) -> Step<State> {
     let view = view_at(state, limit, now);
@@ -77,16 +77,13 @@ pub fn apply(
     let mut wait = Some(Micros::ZERO);
     let mut charged = 0;
     match op {
-        Op::Refund { cost } => {
-            let from_cur = cost.0.min(view.cur);
+        CounterOp::Refund(cost) => {
+            let from_cur = cost.min(view.cur);
             after.cur -= from_cur;
-            after.prev = view.prev.saturating_sub(cost.0 - from_cur);
+            after.prev = view.prev.saturating_sub(cost - from_cur);
         }
-        Op::Peek { hits } => wait = view.wait_time(limit, hits.0.max(1), now),
-        // Such limits hold nothing.
-        Op::Hold { .. } | Op::Settle { .. } => {}
-        Op::Take { cost: Hits::ZERO } => wait = view.wait_time(limit, 1, now),
-        Op::Take { cost: Hits(cost) } => {
+        CounterOp::Peek(hits) => wait = view.wait_time(limit, hits, now),
+        CounterOp::Take(cost) => {
             wait = view.wait_time(limit, cost, now);
             let passes = wait == Some(Micros::ZERO);
             if passes || charge == Charge::Always {
@@ -104,12 +101,7 @@ pub fn apply(
         outcome: Outcome {
             charged: Hits(charged),
             reset_after: after.reset_after(limit).saturating_sub(now),
-            taken: (charged > 0).then_some(ChargeRecord {
-                hits: Hits(charged),
-                at: now,
-                window: view.start,
-                entry: 0,
-            }),
+            taken: record_charge(charged, now, view.start, 0),
             ..Outcome::after(wait, Hits(after.available(limit)))
         },
         write: (changed || view.clamped).then(|| State {
@@ -229,10 +221,6 @@ impl SlidingWindow {
     }
 }
 
-fn saturate(count: u64) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,7 +233,7 @@ mod tests {
     }
 
     fn take(state: Option<State>, limit: &SlidingWindow, cost: u64, at: u64) -> Step<State> {
-        apply(state, limit, Charge::Admitted, Op::Take { cost: Hits(cost) }, Micros(at))
+        apply(state, limit, Charge::Admitted, CounterOp::Take(cost), Micros(at))
     }
 
     #[test]
@@ -291,7 +279,9 @@ mod tests {
             let state = Some(State { start: Micros(T0), prev: 777, cur: 123 });
             let at = T0 + elapsed;
             let Hits(available) =
-                apply(state, &limit, Charge::Admitted, Op::PEEK, Micros(at)).outcome.available;
+                apply(state, &limit, Charge::Admitted, CounterOp::Peek(1), Micros(at))
+                    .outcome
+                    .available;
             let verdict = |cost| take(state, &limit, cost, at).outcome.verdict;
             assert!(available == 0 || verdict(available) == Verdict::Pass);
             assert_eq!(verdict(available + 1), Verdict::Refuse);

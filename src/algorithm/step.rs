@@ -1,6 +1,29 @@
-//! Step of an algorithm: the result of an operation on a counter, and its new state.
+//! Step of an algorithm: an operation on a counter, its result, and the new state.
 
-use crate::domain::Outcome;
+use crate::domain::{ChargeRecord, Hits, Micros, Op, Outcome};
+
+/// Operation on a counter itself, without holds. A take of 0 hits is a peek.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CounterOp {
+    /// Charges this number of hits if they pass, at least 1.
+    Take(u64),
+    /// Reports whether this number of hits would pass, at least 1.
+    Peek(u64),
+    /// Gives back this number of hits.
+    Refund(u64),
+}
+
+impl From<Op> for CounterOp {
+    fn from(op: Op) -> CounterOp {
+        match op {
+            Op::Take { cost: cost @ Hits(1..) } => CounterOp::Take(cost.0),
+            Op::Peek { hits } => CounterOp::Peek(hits.0.max(1)),
+            Op::Refund { cost } => CounterOp::Refund(cost.0),
+            // `budget` turns the last two into other operations.
+            Op::Take { .. } | Op::Hold { .. } | Op::Settle { .. } => CounterOp::Peek(1),
+        }
+    }
+}
 
 /// Result of applying one operation to one counter: the outcome and the state to store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,4 +47,42 @@ impl<S> Step<S> {
         let Step { outcome, write, stepped_back } = self;
         Step { outcome, write: write.map(wrap), stepped_back }
     }
+}
+
+/// Returns the record of a charge in the window that starts at `window`, which is zero if the algorithm
+/// has no windows; `None` if no hits were charged.
+pub(super) fn record_charge(
+    hits: u64,
+    at: Micros,
+    window: Micros,
+    entry: u128,
+) -> Option<ChargeRecord> {
+    (hits > 0).then_some(ChargeRecord { hits: Hits(hits), at, window, entry })
+}
+
+/// Returns a hit count in the 32 bits that a window stores.
+pub(super) fn saturate(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// Returns the time until `cost` hits fit below `limit`: zero if they fit now, or `None` if they never
+/// do. `held` are the hits that count against the limit, in the order of the times at which they end.
+pub(super) fn time_until_room(
+    limit: Hits,
+    cost: u64,
+    mut held: impl Iterator<Item = (u32, Micros)> + Clone,
+    now: Micros,
+) -> Option<Micros> {
+    let room = limit.0.checked_sub(cost)?;
+    let mut hits: u64 = held.clone().map(|(hits, _)| u64::from(hits)).sum();
+    if hits <= room {
+        return Some(Micros::ZERO);
+    }
+    let mut frees_enough = |ended: u32| {
+        hits -= u64::from(ended);
+        hits <= room
+    };
+    let (_, end) = held.find(|(ended, _)| frees_enough(*ended))?;
+    // At least 1 µs, even if the clock has stepped back.
+    Some(Micros(end.saturating_sub(now).0.max(1)))
 }

@@ -341,7 +341,8 @@ fn start_of_window(at: Micros, length: Micros) -> Micros {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Charge, Hits, Op, SlidingLog};
+    use crate::algorithm::CounterOp;
+    use crate::domain::{Charge, Hits, SlidingLog};
 
     const WINDOW_START: Micros = Micros(1_763_596_800_000_000);
     const WINDOW_LENGTH: Micros = Micros::from_secs(60);
@@ -419,7 +420,7 @@ mod tests {
         let limit = SlidingLog { hits: Hits(10), length: WINDOW_LENGTH };
         let mut log = sliding_log::State::default();
         for (at, cost) in [(WINDOW_START.0 - 1, 2), (WINDOW_START.0, 3)] {
-            let op = Op::Take { cost: Hits(cost) };
+            let op = CounterOp::Take(cost);
             let step = sliding_log::apply(Some(&log), &limit, Charge::Admitted, op, Micros(at));
             log = step.write.unwrap();
         }
