@@ -7,8 +7,9 @@
 
 use super::MemoryStore;
 use super::entry_key::EntryKey;
+use super::eviction::ShardRoom;
 use super::rules::RuleIdentity;
-use super::shard::{EntryIndex, Shard};
+use super::shard::Shard;
 use crate::algorithm::{State, block, expires_at};
 use crate::domain::{Check, Micros};
 
@@ -22,32 +23,25 @@ impl MemoryStore {
         block::left(slot.and_then(|slot| shard.state(slot).as_block()), check, now)
     }
 
-    /// Stores the block of a check's key.
-    pub(super) fn store_block(
-        &self,
-        check: &Check<'_>,
-        state: State,
-        shard: &mut Shard,
-        now: Micros,
-        in_use: &dyn Fn(EntryIndex) -> bool,
-    ) {
-        let key = EntryKey::for_block(check.key.identity);
-        let expires = expires_at(&state, check.limit);
-        if let Some(slot) = shard.find(key) {
-            return shard.replace_state(slot, state, expires);
-        }
-        self.reclaim_expired(shard, now, in_use);
-        if let Some(rule) =
-            self.claim_entry(shard, &RuleIdentity::for_blocks(check.limit), 1, now, in_use)
-        {
-            shard.insert(key, state, expires, rule);
-        }
-    }
-
     /// Removes the block of a check's key.
     pub(super) fn lift_block(&self, check: &Check<'_>, shard: &mut Shard) {
         if let Some(slot) = shard.find(EntryKey::for_block(check.key.identity)) {
             self.release(shard.remove(slot, &self.rules));
+        }
+    }
+}
+
+impl ShardRoom<'_> {
+    /// Stores the block of a check's key.
+    pub(super) fn store_block(&mut self, check: &Check<'_>, state: State) {
+        let key = EntryKey::for_block(check.key.identity);
+        let expires = expires_at(&state, check.limit);
+        if let Some(slot) = self.shard.find(key) {
+            return self.shard.replace_state(slot, state, expires);
+        }
+        self.reclaim_expired();
+        if let Some(rule) = self.claim_entry(&RuleIdentity::for_blocks(check.limit), 1) {
+            self.shard.insert(key, state, expires, rule);
         }
     }
 }

@@ -10,6 +10,7 @@
 use std::sync::TryLockError;
 use std::sync::atomic::Ordering;
 
+use super::entry_key::EntryKey;
 use super::rules::{RuleIdentity, RuleSlot};
 use super::shard::{EntryIndex, HEAP_BYTES_PER_KEY, Shard};
 use super::sketch::{CellFormat, SKETCH_WIDTH_MIN, Sketch};
@@ -91,117 +92,110 @@ impl MemoryStore {
             self.stats.evicted.fetch_add(weight as u64, Ordering::Relaxed);
         }
     }
+}
 
-    /// Removes a few expired entries from a shard before an insertion. If the store is full,
+/// Shard in which a call makes room for its entries. The caller holds the lock of the shard.
+pub(super) struct ShardRoom<'s> {
+    pub(super) store: &'s MemoryStore,
+    pub(super) shard: &'s mut Shard,
+    pub(super) now: Micros,
+    /// Returns whether a key is one of the call, whose entry stays.
+    pub(super) is_kept: &'s dyn Fn(EntryKey) -> bool,
+}
+
+impl ShardRoom<'_> {
+    /// Removes a few expired entries from the shard before an insertion. If the store is full,
     /// searches more slots of the shard. If no entry in them has expired, searches other shards.
-    /// Skips other shards that are locked, so that a caller that holds locks cannot deadlock. Keeps
-    /// any entry of `shard` for which `in_use` returns true.
-    pub(super) fn reclaim_expired(
-        &self,
-        shard: &mut Shard,
-        now: Micros,
-        in_use: impl Fn(EntryIndex) -> bool,
-    ) {
-        self.release_expired(shard.reclaim(now, RECLAIM_SLOTS, &self.rules, &in_use));
-        if !self.is_full() {
+    /// Skips other shards that are locked, so that a caller that holds locks cannot deadlock.
+    pub(super) fn reclaim_expired(&mut self) {
+        let ShardRoom { store, now, is_kept, .. } = *self;
+        store.release_expired(self.shard.reclaim(now, RECLAIM_SLOTS, &store.rules, is_kept));
+        if !store.is_full() {
             return;
         }
-        let mut freed = shard.reclaim(now, SLOTS_SEARCHED_WHEN_FULL, &self.rules, &in_use);
+        let slots = SLOTS_SEARCHED_WHEN_FULL;
+        let mut freed = self.shard.reclaim(now, slots, &store.rules, is_kept);
         for _ in 0..RECLAIM_SHARDS {
             if freed > 0 {
                 break;
             }
-            let at = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-            freed = match self.shards[at].0.try_lock() {
-                Ok(mut other) => {
-                    other.reclaim(now, SLOTS_SEARCHED_WHEN_FULL, &self.rules, |_| false)
-                }
+            let at = store.next_shard.fetch_add(1, Ordering::Relaxed) % store.shards.len();
+            freed = match store.shards[at].0.try_lock() {
+                Ok(mut other) => other.reclaim(now, slots, &store.rules, |_| false),
                 Err(TryLockError::Poisoned(_) | TryLockError::WouldBlock) => 0,
             };
         }
-        self.release_expired(freed);
+        store.release_expired(freed);
     }
 
     /// Claims capacity for a new entry of a rule and returns the rule's slot. In a full store, it
     /// displaces entries of rules that are above their fair share and hold more than this rule.
     /// Returns `None` if there is no room for the entry.
-    pub(super) fn claim_entry(
-        &self,
-        shard: &mut Shard,
-        rule: &RuleIdentity,
-        weight: usize,
-        now: Micros,
-        in_use: &dyn Fn(EntryIndex) -> bool,
-    ) -> Option<RuleSlot> {
+    pub(super) fn claim_entry(&mut self, rule: &RuleIdentity, weight: usize) -> Option<RuleSlot> {
+        let MemoryStore { rules, entry_capacity, .. } = self.store;
         // Entries that cannot be folded must leave room for other rules.
         if rule.format == CellFormat::None
-            && self.rules.weight_of(rule) + weight as u64 > self.entry_capacity / 8 * 7
+            && rules.weight_of(rule) + weight as u64 > entry_capacity / 8 * 7
         {
             return None;
         }
-        let is_claimed = self.claim(weight) || {
-            shard.allow_visits(weight * FOLD_SLOTS_ON_AVERAGE, FOLDED_ENTRIES_MAX * FOLD_SLOTS);
-            let held = self.rules.weight_of(rule);
-            let share = self.rules.share(self.entry_capacity, held > 0);
+        let is_claimed = self.store.claim(weight) || {
+            self.allow_visits(weight);
+            let held = rules.weight_of(rule);
+            let share = rules.share(*entry_capacity, held > 0);
             let floor = share.max(held + weight as u64);
-            (floor == share || floor < self.rules.weight_max())
-                && self.fold_until_claimed(shard, weight, floor, None, now, in_use)
+            (floor == share || floor < rules.weight_max())
+                && self.fold_until_claimed(weight, floor, None)
         };
-        is_claimed.then(|| self.rules.add(rule, weight))
+        is_claimed.then(|| rules.add(rule, weight))
     }
 
     /// Claims or releases the difference in capacity when an entry grows or shrinks. If the store
     /// is full, makes room by folding other entries. If that fails, claims nothing and returns
     /// false for an [`Op::Take`] or [`Op::Hold`]. For other operations, exceeds the store's capacity instead, by no
     /// more than the rounding of the entry's buffer size.
-    pub(super) fn resize(
-        &self,
-        shard: &mut Shard,
-        rule: RuleSlot,
-        op: Op,
-        (from, to): (usize, usize),
-        now: Micros,
-        in_use: &dyn Fn(EntryIndex) -> bool,
-    ) -> bool {
+    pub(super) fn resize(&mut self, rule: RuleSlot, op: Op, (from, to): (usize, usize)) -> bool {
+        let MemoryStore { rules, entry_capacity, stats, .. } = self.store;
         if let Some(less) = from.checked_sub(to) {
             if less > 0 {
-                self.release(less);
-                self.rules.subtract(rule, less);
+                self.store.release(less);
+                rules.subtract(rule, less);
             }
             return true;
         }
         let more = to - from;
-        let share = self.rules.share(self.entry_capacity, true);
-        if !self.claim(more) {
-            shard.allow_visits(more * FOLD_SLOTS_ON_AVERAGE, FOLDED_ENTRIES_MAX * FOLD_SLOTS);
-            if !self.fold_until_claimed(shard, more, share, Some(rule), now, in_use) {
+        let share = rules.share(*entry_capacity, true);
+        if !self.store.claim(more) {
+            self.allow_visits(more);
+            if !self.fold_until_claimed(more, share, Some(rule)) {
                 if matches!(op, Op::Take { .. } | Op::Hold { .. }) {
                     return false;
                 }
-                self.stats.live.fetch_add(more as u64, Ordering::Relaxed);
+                stats.live.fetch_add(more as u64, Ordering::Relaxed);
             }
         }
-        self.rules.add_to_slot(rule, more);
+        rules.add_to_slot(rule, more);
         true
+    }
+
+    fn allow_visits(&mut self, weight: usize) {
+        self.shard.allow_visits(weight * FOLD_SLOTS_ON_AVERAGE, FOLDED_ENTRIES_MAX * FOLD_SLOTS);
     }
 
     /// Folds up to [`FOLDED_ENTRIES_MAX`] entries until `weight` keys of capacity can be claimed.
     /// Folds only entries of `resized_rule` and of rules that use more than `floor`, at least the
     /// fair share of each rule. Returns false if there is still no room.
     fn fold_until_claimed(
-        &self,
-        shard: &mut Shard,
+        &mut self,
         weight: usize,
         floor: u64,
         resized_rule: Option<RuleSlot>,
-        now: Micros,
-        in_use: &dyn Fn(EntryIndex) -> bool,
     ) -> bool {
         for _ in 0..FOLDED_ENTRIES_MAX {
-            if !self.fold_one(shard, floor, resized_rule, now, in_use) {
+            if !self.fold_one(floor, resized_rule) {
                 return false;
             }
-            if self.claim(weight) {
+            if self.store.claim(weight) {
                 return true;
             }
         }
@@ -211,24 +205,18 @@ impl MemoryStore {
     /// Folds one entry into the sketch of its rule. Searches the shard for an entry of
     /// `resized_rule` or of a rule that uses more than `floor`. Of those in the same [`FOLD_SLOTS`]
     /// slots, chooses one of the rule that uses the most capacity. Returns false if it finds none.
-    fn fold_one(
-        &self,
-        shard: &mut Shard,
-        floor: u64,
-        resized_rule: Option<RuleSlot>,
-        now: Micros,
-        in_use: &dyn Fn(EntryIndex) -> bool,
-    ) -> bool {
+    fn fold_one(&mut self, floor: u64, resized_rule: Option<RuleSlot>) -> bool {
+        let ShardRoom { store, is_kept, now, .. } = *self;
         let mut fullest: Option<(u64, EntryIndex)> = None;
         let mut seen = 0;
-        shard.visit_entries(|shard, slot| {
+        self.shard.visit_entries(|shard, slot| {
             let rule = shard.rule(slot);
-            let held = self.rules.weight(rule);
+            let held = store.rules.weight(rule);
             let is_above = held > floor || resized_rule == Some(rule);
             if is_above
                 && fullest.is_none_or(|(most, _)| held > most)
-                && !in_use(slot)
-                && self.rules.rule(rule).is_some_and(|rule| self.can_fold(shard, &rule))
+                && !is_kept(shard.key(slot))
+                && store.rules.rule(rule).is_some_and(|rule| store.can_fold(shard, &rule))
             {
                 fullest = Some((held, slot));
             }
@@ -236,14 +224,17 @@ impl MemoryStore {
             fullest.is_none() || seen < FOLD_SLOTS
         });
         let Some((_, slot)) = fullest else { return false };
-        let Some(rule) = self.rules.rule(shard.rule(slot)) else { return false };
-        let Some(sketch) = self.find_or_create_sketch(shard, &rule, now) else { return false };
-        let freed = shard.fold(slot, sketch, now, &self.rules);
-        self.release(freed);
-        self.stats.folded.fetch_add(1, Ordering::Relaxed);
+        let Some(rule) = store.rules.rule(self.shard.rule(slot)) else { return false };
+        let Some(sketch) = store.find_or_create_sketch(self.shard, &rule, now) else {
+            return false;
+        };
+        store.release(self.shard.fold(slot, sketch, now, &store.rules));
+        store.stats.folded.fetch_add(1, Ordering::Relaxed);
         true
     }
+}
 
+impl MemoryStore {
     /// Returns whether entries of the rule can be folded into a sketch. The state of the rule's
     /// algorithm must fit into a cell, and the shard must have a sketch of the rule or room for one.
     fn can_fold(&self, shard: &Shard, rule: &RuleIdentity) -> bool {
@@ -282,7 +273,7 @@ impl MemoryStore {
 
     /// Removes those sketches of a shard whose cells have all expired.
     pub(super) fn remove_expired_sketches(&self, shard: &mut Shard, now: Micros) {
-        if shard.sketches.iter().all(|sketch| sketch.expires_at() > now) {
+        if shard.sketches.iter().all(|sketch| sketch.expires > now) {
             return;
         }
         shard.remove_expired_sketches(now, self.shard_sketch_width);

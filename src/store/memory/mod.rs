@@ -57,6 +57,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use self::entry_key::EntryKey;
+use self::eviction::ShardRoom;
 pub use self::rules::Overflow;
 use self::rules::{RuleIdentity, RuleTable};
 use self::shard::{ENTRY_BYTES, Shard, weight};
@@ -271,10 +272,9 @@ impl MemoryStore {
         self.record_stats(&step, check);
         if let Some(state) = step.write {
             let sizes = (weight(shard.state(slot)), weight(&state));
-            let in_use = |other| other == slot;
-            if sizes.0 != sizes.1
-                && !self.resize(shard, shard.rule(slot), check.op, sizes, now, &in_use)
-            {
+            let rule = shard.rule(slot);
+            let mut room = ShardRoom { store: self, shard, now, is_kept: &|other| other == key };
+            if sizes.0 != sizes.1 && !room.resize(rule, check.op, sizes) {
                 return self.refuse_when_full(check.limit, now);
             }
             let expires = algorithm::expires_at(&state, check.limit);
@@ -291,16 +291,17 @@ impl MemoryStore {
         key: EntryKey,
         now: Micros,
     ) -> Outcome {
-        let nothing = |_| false;
-        self.reclaim_expired(shard, now, nothing);
+        let mut room = ShardRoom { store: self, shard, now, is_kept: &|_| false };
+        room.reclaim_expired();
         let rule = RuleIdentity::for_limit(check.limit);
-        let state = shard.find_sketch(rule.key).and_then(|at| shard.sketches[at].state(key, now));
+        let sketch = room.shard.find_sketch(rule.key);
+        let state = sketch.and_then(|at| room.shard.sketches[at].state(key, now));
         let op = cancel_refund(check.op);
         let step = algorithm::apply_for(state.as_ref(), check.limit, op, check.holder, now);
         self.record_stats(&step, check);
         let Some(state) = step.write else { return step.outcome };
         let expires = algorithm::expires_at(&state, check.limit);
-        if let Some(slot) = self.claim_entry(shard, &rule, weight(&state), now, &nothing) {
+        if let Some(slot) = room.claim_entry(&rule, weight(&state)) {
             shard.insert(key, state, expires, slot);
             return step.outcome;
         }
@@ -343,7 +344,9 @@ impl MemoryStore {
         if let Some(state) = algorithm::refund(state, &receipt.limit, &receipt.taken, now) {
             let expires = algorithm::expires_at(&state, &receipt.limit);
             let sizes = (weight(shard.state(slot)), weight(&state));
-            self.resize(shard, shard.rule(slot), Op::PEEK, sizes, now, &|other| other == slot);
+            let rule = shard.rule(slot);
+            let mut room = ShardRoom { store: self, shard, now, is_kept: &|other| other == key };
+            room.resize(rule, Op::PEEK, sizes);
             shard.replace_state(slot, state, expires);
         }
     }
@@ -387,9 +390,9 @@ impl LocalStore for MemoryStore {
     }
 
     fn block(&self, check: &Check<'_>, left: Micros, now: Micros) {
-        let mut shard = self.lock(self.shard_of(EntryKey::for_counter(check.key.identity)));
+        let shard = &mut *self.lock(self.shard_of(EntryKey::for_counter(check.key.identity)));
         let state = State::Block(block::State::begin(left, now));
-        self.store_block(check, state, &mut shard, now, &|_| false);
+        ShardRoom { store: self, shard, now, is_kept: &|_| false }.store_block(check, state);
     }
 }
 

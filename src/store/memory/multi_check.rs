@@ -5,12 +5,13 @@
 //!
 //! Not here: calls with a single check, which need no copies (`super`).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::MutexGuard;
 
 use smallvec::SmallVec;
 
 use super::entry_key::EntryKey;
+use super::eviction::ShardRoom;
 use super::rules::{RuleIdentity, RuleSlot};
 use super::shard::{EntryIndex, Shard, weight};
 use super::{MemoryStore, SHARDS_MAX, cancel_refund, remove_log_entry_number};
@@ -23,15 +24,10 @@ use crate::domain::{
 /// with more counters are rare, so they may allocate and use a hash table.
 const COUNTERS_INLINE: usize = 16;
 
-const SHARD_SET_WORDS: usize = SHARDS_MAX / 64;
-
-/// Bit set of the shards that hold a call's counters.
-#[derive(Default)]
-struct ShardSet([u64; SHARD_SET_WORDS]);
-
-/// Lock guards of the shards that hold a call's counters.
+/// Lock guards of the shards that hold a call's counters, and the indices of these shards, which are in
+/// ascending order.
 struct LockedShards<'a> {
-    shard_set: ShardSet,
+    indices: SmallVec<[u8; SHARDS_MAX]>,
     guards: SmallVec<[MutexGuard<'a, Shard>; COUNTERS_INLINE]>,
 }
 
@@ -76,9 +72,6 @@ struct WorkingCounters<'a> {
     counters: SmallVec<[WorkingCounter<'a>; COUNTERS_INLINE]>,
     /// Positions in `counters` of the counters after the first [`COUNTERS_INLINE`], by key.
     positions: HashMap<EntryKey, usize>,
-    /// Entries of the counters after the first [`COUNTERS_INLINE`]. Each entry is identified by the
-    /// index of its shard's guard and by its slot in the shard.
-    entries: HashSet<(usize, EntryIndex)>,
 }
 
 impl<'a> WorkingCounters<'a> {
@@ -98,22 +91,9 @@ impl<'a> WorkingCounters<'a> {
         let position = self.counters.len();
         if position >= COUNTERS_INLINE {
             self.positions.insert(counter.key, position);
-            if let Location::Entry(entry) = counter.location {
-                self.entries.insert((counter.guard, entry));
-            }
         }
         self.counters.push(counter);
         position
-    }
-
-    /// Returns whether the call has a working copy of `entry`, which is in the shard whose lock
-    /// guard has the index `guard`.
-    fn is_in_use(&self, guard: usize, entry: EntryIndex) -> bool {
-        let is_there = |counter: &WorkingCounter<'_>| {
-            counter.guard == guard && counter.location == Location::Entry(entry)
-        };
-        self.counters.iter().take(COUNTERS_INLINE).any(is_there)
-            || !self.entries.is_empty() && self.entries.contains(&(guard, entry))
     }
 }
 
@@ -153,14 +133,10 @@ impl MemoryStore {
             if is_blocked {
                 outcome.verdict = Verdict::Refuse;
             } else if let Some(begun) = block::begun(&check, &outcome, now) {
-                let in_use = |slot| counters.is_in_use(guard, slot);
-                self.store_block(
-                    &check,
-                    State::Block(begun),
-                    &mut shards.guards[guard],
-                    now,
-                    &in_use,
-                );
+                let is_kept = |key| counters.position(key).is_some();
+                let shard = &mut *shards.guards[guard];
+                let mut room = ShardRoom { store: self, shard, now, is_kept: &is_kept };
+                room.store_block(&check, State::Block(begun));
             }
             answers[i] = Answer::Decided(outcome);
         }
@@ -206,17 +182,20 @@ impl MemoryStore {
     }
 
     fn lock_all(&self, checks: &[Check<'_>], now: Micros) -> LockedShards<'_> {
-        let mut set = ShardSet::default();
+        let mut indices: SmallVec<[u8; SHARDS_MAX]> = SmallVec::new();
         for check in checks {
-            set.add(self.shard_of(EntryKey::for_counter(check.key.identity)));
+            let index = self.shard_of(EntryKey::for_counter(check.key.identity)) as u8;
+            if let Err(at) = indices.binary_search(&index) {
+                indices.insert(at, index);
+            }
         }
-        let mut guards = SmallVec::new();
-        set.for_each_shard(|shard| {
-            let mut guard = self.lock(shard);
+        let lock = |index: &u8| {
+            let mut guard = self.lock(usize::from(*index));
             guard.record_call_time(now);
-            guards.push(guard);
-        });
-        LockedShards { shard_set: set, guards }
+            guard
+        };
+        let guards = indices.iter().map(lock).collect();
+        LockedShards { indices, guards }
     }
 
     /// Returns the index of the working counter for a check. Loads the counter if no earlier check
@@ -232,7 +211,8 @@ impl MemoryStore {
         if let Some(at) = counters.position(key) {
             return at;
         }
-        let guard = shards.shard_set.shards_before(self.shard_of(key));
+        let index = self.shard_of(key);
+        let guard = shards.indices.partition_point(|other| usize::from(*other) < index);
         let shard = &mut *shards.guards[guard];
         // The weight of the entry itself: its copy may have less spare capacity.
         let (location, weight, state) = match shard.find(key) {
@@ -241,10 +221,17 @@ impl MemoryStore {
                 (Location::Entry(slot), weight(state), Some(state.clone()))
             }
             None => {
-                let in_use = |slot| counters.is_in_use(guard, slot);
-                self.reclaim_expired(shard, now, in_use);
+                let is_kept = |key| counters.position(key).is_some();
+                let mut room = ShardRoom { store: self, shard, now, is_kept: &is_kept };
+                room.reclaim_expired();
                 let rule = RuleIdentity::for_limit(check.limit);
-                let location = self.claim_location(shard, &rule, now, &in_use);
+                let location = match room.claim_entry(&rule, 1) {
+                    Some(slot) => Location::Claimed(slot),
+                    None => match self.find_or_create_sketch(shard, &rule, now) {
+                        Some(_) => Location::Sketch(rule.key),
+                        None => Location::NoRoom,
+                    },
+                };
                 let sketch = shard.find_sketch(rule.key);
                 (location, 0, sketch.and_then(|at| shard.sketches[at].state(key, now)))
             }
@@ -265,25 +252,6 @@ impl MemoryStore {
             state,
             limit: check.limit,
         })
-    }
-
-    /// Claims capacity for an entry of a new key and returns the key's location. If the store is
-    /// full, the location is the sketch of the rule, or [`Location::NoRoom`] if the rule cannot
-    /// have a sketch.
-    fn claim_location(
-        &self,
-        shard: &mut Shard,
-        rule: &RuleIdentity,
-        now: Micros,
-        in_use: &dyn Fn(EntryIndex) -> bool,
-    ) -> Location {
-        if let Some(slot) = self.claim_entry(shard, rule, 1, now, in_use) {
-            return Location::Claimed(slot);
-        }
-        match self.find_or_create_sketch(shard, rule, now) {
-            Some(_) => Location::Sketch(rule.key),
-            None => Location::NoRoom,
-        }
     }
 
     /// Applies a check to its working counter and returns the outcome.
@@ -318,9 +286,10 @@ impl MemoryStore {
         if let Some(rule) = rule
             && weight > claimed
         {
-            let in_use = |slot| counters.is_in_use(guard, slot);
+            let is_kept = |key| counters.position(key).is_some();
             let shard = &mut *shards.guards[guard];
-            if !self.resize(shard, rule, op, (claimed, weight), now, &in_use) {
+            let mut room = ShardRoom { store: self, shard, now, is_kept: &is_kept };
+            if !room.resize(rule, op, (claimed, weight)) {
                 counters.counters[at].is_out_of_room = true;
                 return self.refuse_when_full(check.limit, now);
             }
@@ -371,7 +340,8 @@ impl MemoryStore {
         };
         // Never grows: the claimed weight is that of the largest state.
         let sizes = (counter.claimed_weight, stored_weight);
-        self.resize(shard, rule, Op::PEEK, sizes, now, &|_| true);
+        let mut room = ShardRoom { store: self, shard, now, is_kept: &|_| true };
+        room.resize(rule, Op::PEEK, sizes);
     }
 }
 
@@ -439,30 +409,6 @@ impl<'a> WorkingCounter<'a> {
         if let Some(state) = state {
             self.state = Some(state);
             self.limit = limit;
-        }
-    }
-}
-
-impl ShardSet {
-    fn add(&mut self, shard: usize) {
-        self.0[shard / 64] |= 1 << (shard % 64);
-    }
-
-    /// Returns the number of shards in the set whose index is lower than `shard`.
-    fn shards_before(&self, shard: usize) -> usize {
-        let whole: u32 = self.0[..shard / 64].iter().map(|word| word.count_ones()).sum();
-        let below = self.0[shard / 64] & ((1 << (shard % 64)) - 1);
-        (whole + below.count_ones()) as usize
-    }
-
-    /// Calls `visit` for every shard in the set, in ascending order.
-    fn for_each_shard(&self, mut visit: impl FnMut(usize)) {
-        for (at, word) in self.0.iter().enumerate() {
-            let mut rest = *word;
-            while rest != 0 {
-                visit(at * 64 + rest.trailing_zeros() as usize);
-                rest &= rest - 1;
-            }
         }
     }
 }

@@ -119,6 +119,10 @@ impl Shard {
         &self.entry(slot).state
     }
 
+    pub(super) fn key(&self, slot: EntryIndex) -> EntryKey {
+        self.entry(slot).key
+    }
+
     /// Returns the rule of the entry in a slot, as a slot of the [`RuleTable`].
     pub(super) fn rule(&self, slot: EntryIndex) -> RuleSlot {
         self.entry(slot).expires.rule()
@@ -141,20 +145,21 @@ impl Shard {
         self.index.insert_unique(key.hash(), slot, |slot| entry_at(chunks, *slot).key.hash());
     }
 
-    /// Checks up to `slots` slots, starting where the last call stopped. Removes each expired entry
-    /// for which `in_use` returns false. Returns the freed capacity, in keys.
+    /// Checks up to `slots` slots, starting where the last call stopped. Removes each expired entry,
+    /// unless `is_kept` returns true for its key. Returns the freed capacity, in keys.
     pub(super) fn reclaim(
         &mut self,
         now: Micros,
         slots: usize,
         rules: &RuleTable,
-        in_use: impl Fn(EntryIndex) -> bool,
+        is_kept: impl Fn(EntryKey) -> bool,
     ) -> usize {
         let mut removed = 0;
         for _ in 0..slots.min(self.end as usize) {
             let slot = if self.reclaim_cursor < self.end { self.reclaim_cursor } else { 0 };
             self.reclaim_cursor = slot + 1;
-            if self.entry(slot).expires.has_passed(now) && !in_use(slot) {
+            let Entry { key, expires, .. } = self.entry(slot);
+            if expires.has_passed(now) && !is_kept(*key) {
                 removed += self.remove(slot, rules);
             }
         }
@@ -184,7 +189,7 @@ impl Shard {
     /// Returns the index in `sketches` of the sketch for the rule with the given key, or `None` if
     /// there is no such sketch.
     pub(super) fn find_sketch(&self, rule: u64) -> Option<usize> {
-        self.sketches.iter().position(|sketch| sketch.belongs_to(rule))
+        self.sketches.iter().position(|sketch| sketch.rule == rule)
     }
 
     /// Merges the entry in a slot into the sketch at index `sketch`. Removes the entry and returns
@@ -217,7 +222,7 @@ impl Shard {
 
     /// Removes the expired sketches, and divides their cells among the others.
     pub(super) fn remove_expired_sketches(&mut self, now: Micros, width: usize) {
-        self.sketches.retain(|sketch| sketch.expires_at() > now);
+        self.sketches.retain(|sketch| sketch.expires > now);
         let each = width / self.sketches.len().next_power_of_two();
         self.sketches.iter_mut().for_each(|sketch| sketch.set_width(each));
     }

@@ -221,11 +221,11 @@ impl Cell {
 #[derive(Debug)]
 pub(super) struct Sketch {
     /// Key of the rule whose counters this sketch contains.
-    rule: u64,
+    pub(super) rule: u64,
     format: CellFormat,
     cells: Box<[Cell]>,
     /// Time at which the last cell expires.
-    expires: Micros,
+    pub(super) expires: Micros,
 }
 
 impl Sketch {
@@ -260,16 +260,6 @@ impl Sketch {
             let cell = &mut self.cells[at * width / longer];
             *cell = cell.max(former[at * former_width / longer], window);
         }
-    }
-
-    /// Returns whether this sketch contains the counters of the rule with the key `rule`.
-    pub(super) fn belongs_to(&self, rule: u64) -> bool {
-        self.rule == rule
-    }
-
-    /// Returns the time at which the last cell expires.
-    pub(super) fn expires_at(&self) -> Micros {
-        self.expires
     }
 
     /// Postpones the expiry of the sketch to `expires`, unless the sketch already expires later.
