@@ -4,9 +4,10 @@
 //! Replies may be RESP3 maps or RESP2 flat arrays. Not here: querying the nodes (`slot_refresh`),
 //! computing the slot of a key (`keys`).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use redis::Value;
+use redis::{FromRedisValue, Value};
 
 use super::config::Address;
 use super::node::Node;
@@ -121,30 +122,30 @@ pub struct SlotOwner {
     pub slots: Vec<(u16, u16)>,
 }
 
+/// Fields of a shard, of a node, or of a node's metadata.
+type Fields = HashMap<String, Value>;
+
 /// Parses a reply to CLUSTER SHARDS from `node`. A master without a known host gets the host of
 /// `node`. Returns `None` if the reply is malformed or no hash slot has a master.
 pub fn parse_shards(reply: &Value, node: &Address, tls: bool) -> Option<Vec<SlotOwner>> {
     let mut owners = Vec::new();
-    for shard in as_array(reply)? {
-        let Some(master) = as_array(field_value(shard, "nodes")?)?
-            .iter()
-            .filter(|node| as_text(field_value(node, "role")) == Some("master"))
-            // During a failover a shard also lists its former master, as failed. A failed master is
-            // used only if there is no other: calls to it fail immediately.
-            .max_by_key(|node| as_text(field_value(node, "health")) == Some("online"))
-        else {
+    for shard in parse::<Vec<Fields>>(reply)? {
+        let is = |node: &Fields, name, text| field::<String>(node, name).as_deref() == Some(text);
+        let nodes: Vec<Fields> = field(&shard, "nodes")?;
+        let masters = nodes.iter().filter(|node| is(node, "role", "master"));
+        // During a failover a shard also lists its former master, as failed. A failed master is
+        // used only if there is no other: calls to it fail immediately.
+        let Some(master) = masters.max_by_key(|node| is(node, "health", "online")) else {
             continue;
         };
-        let port = if tls { field_value(master, "tls-port") } else { field_value(master, "port") };
-        let Some(port) = port.or_else(|| field_value(master, "port")).and_then(parse_u16) else {
-            continue;
-        };
+        let tls_port = if tls { field(master, "tls-port") } else { None };
+        let port = tls_port.or_else(|| field(master, "port")).and_then(to_u16);
+        let Some(port) = port else { continue };
         // With preferred host names, "?" stands for a node without one, and its IP address is used.
-        let names = [field_value(master, "endpoint"), field_value(master, "ip")];
-        let host = names.into_iter().filter_map(as_text).find(|host| !is_unknown_host(host));
-        let Some(master) = master_address(host, port, node) else { continue };
-        let bounds: Vec<u16> =
-            as_array(field_value(shard, "slots")?)?.iter().filter_map(parse_u16).collect();
+        let names = [field(master, "endpoint"), field(master, "ip")];
+        let Some(master) = master_address(names, port, node) else { continue };
+        let bounds: Vec<i64> = field(&shard, "slots")?;
+        let bounds: Vec<u16> = bounds.into_iter().filter_map(to_u16).collect();
         let slots = bounds.chunks_exact(2).map(|range| (range[0], range[1])).collect();
         owners.push(SlotOwner { master, slots });
     }
@@ -156,17 +157,16 @@ pub fn parse_shards(reply: &Value, node: &Address, tls: bool) -> Option<Vec<Slot
 /// `None` if the reply is malformed or no hash slot has a master.
 pub fn parse_slots(reply: &Value, node: &Address) -> Option<Vec<SlotOwner>> {
     let mut owners: Vec<SlotOwner> = Vec::new();
-    for range in as_array(reply)? {
-        let [first, last, master, ..] = as_array(range)? else { return None };
-        let [host, port, rest @ ..] = as_array(master)? else { return None };
-        let slots = (parse_u16(first)?, parse_u16(last)?);
+    for range in parse::<Vec<Vec<Value>>>(reply)? {
+        let [first, last, master, ..] = &range[..] else { return None };
+        let master: Vec<Value> = parse(master)?;
+        let [host, port, rest @ ..] = &master[..] else { return None };
+        let number = |value| parse(value).and_then(to_u16);
+        let slots = (number(first)?, number(last)?);
         // From 7.0 on, the IP address is in the networking metadata if the host is not one.
-        let metadata_ip = rest.get(1).and_then(|metadata| field_value(metadata, "ip"));
-        let names = [Some(host), metadata_ip];
-        let host = names.into_iter().filter_map(as_text).find(|host| !is_unknown_host(host));
-        let Some(master) = master_address(host, parse_u16(port)?, node) else {
-            continue;
-        };
+        let metadata: Option<Fields> = rest.get(1).and_then(parse);
+        let names = [parse(host), metadata.and_then(|metadata| field(&metadata, "ip"))];
+        let Some(master) = master_address(names, number(port)?, node) else { continue };
         match owners.iter_mut().find(|owner| owner.master == master) {
             Some(owner) => owner.slots.push(slots),
             None => owners.push(SlotOwner { master, slots: vec![slots] }),
@@ -183,20 +183,16 @@ fn validate(owners: Vec<SlotOwner>) -> Option<Vec<SlotOwner>> {
     (any && all_valid).then_some(owners)
 }
 
-/// Builds the address of a master. If its host is unknown, uses the host of `node`. Returns `None`
-/// for port 0, which no server can listen on.
-fn master_address(host: Option<&str>, port: u16, node: &Address) -> Option<Address> {
-    match (host, node) {
-        (_, _) if port == 0 => None,
-        (None, Address::Tcp(node, _)) => Some(Address::Tcp(node.clone(), port)),
-        (None, Address::Unix(_)) => None,
-        (Some(host), _) => Some(Address::Tcp(host.to_owned(), port)),
-    }
-}
-
-/// Returns whether a host in a reply is a placeholder for an unknown address: empty or `?`.
-fn is_unknown_host(host: &str) -> bool {
-    matches!(host, "" | "?")
+/// Builds the address of a master from the first of its names that is known: neither empty nor `?`. If
+/// none is, uses the host of `node`. Returns `None` for port 0, which no server can listen on.
+fn master_address(names: [Option<String>; 2], port: u16, node: &Address) -> Option<Address> {
+    let known = names.into_iter().flatten().find(|name| !matches!(&**name, "" | "?"));
+    let host = match (known, node) {
+        (Some(host), _) => host,
+        (None, Address::Tcp(host, _)) => host.clone(),
+        (None, Address::Unix(_)) => return None,
+    };
+    (port > 0).then_some(Address::Tcp(host, port))
 }
 
 /// Nodes and config epoch of a cluster, as reported by one of its nodes.
@@ -235,42 +231,17 @@ pub fn parse_nodes(reply: Value) -> Option<Membership> {
     (!node_ids.is_empty()).then_some(Membership { node_ids, config_epoch })
 }
 
-/// Returns the elements of an array, or `None` if the value is not an array.
-fn as_array(value: &Value) -> Option<&[Value]> {
-    match value {
-        Value::Array(items) => Some(items),
-        _ => None,
-    }
+/// Returns a port or a slot. `redis` would convert a number beyond 16 bits to another one.
+fn to_u16(number: i64) -> Option<u16> {
+    u16::try_from(number).ok()
 }
 
-/// Returns the value of a field in a RESP3 map or a flat array of pairs. Returns `None` if there is
-/// no such field.
-fn field_value<'v>(map: &'v Value, name: &str) -> Option<&'v Value> {
-    match map {
-        Value::Map(pairs) => {
-            pairs.iter().find(|(key, _)| as_text(Some(key)) == Some(name)).map(|(_, value)| value)
-        }
-        Value::Array(flat) => flat
-            .chunks_exact(2)
-            .find(|pair| as_text(Some(&pair[0])) == Some(name))
-            .map(|pair| &pair[1]),
-        _ => None,
-    }
+fn parse<T: FromRedisValue>(value: &Value) -> Option<T> {
+    redis::from_redis_value_ref(value).ok()
 }
 
-fn as_text(value: Option<&Value>) -> Option<&str> {
-    match value? {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        Value::SimpleString(text) => Some(text),
-        _ => None,
-    }
-}
-
-fn parse_u16(value: &Value) -> Option<u16> {
-    match value {
-        Value::Int(number) => u16::try_from(*number).ok(),
-        other => as_text(Some(other))?.parse().ok(),
-    }
+fn field<T: FromRedisValue>(fields: &Fields, name: &str) -> Option<T> {
+    fields.get(name).and_then(parse)
 }
 
 #[cfg(test)]
