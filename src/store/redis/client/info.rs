@@ -2,6 +2,8 @@
 //!
 //! Not here: sending INFO (`info_poll`; `dialer` in the handshake), names of the metrics (`app`).
 
+use redis::InfoDict;
+
 /// Values that a Redis server reported in INFO. The command counts cover all clients of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeInfo {
@@ -31,30 +33,29 @@ impl NodeInfo {
     /// Parses the text of `INFO all`. `db` is the number of the client's database. Missing values
     /// are 0, because not every compatible server sends all of them.
     pub(crate) fn parse(text: &str, db: i64) -> NodeInfo {
-        let mut info = NodeInfo::default();
+        let info = InfoDict::new(text);
+        let number = |name: &str| info.get(name).unwrap_or(0);
+        // From a line such as `calls=12,usec=340`.
+        let field = |line: &str, name: &str| {
+            let line: String = info.get(line).unwrap_or_default();
+            let mut fields = line.split(',').filter_map(|field| field.split_once('='));
+            let (_, value) = fields.find(|(key, _)| *key == name).unwrap_or_default();
+            value.parse().unwrap_or(0)
+        };
+        let of_scripts = |name| field("cmdstat_evalsha", name) + field("cmdstat_eval", name);
         let our_db = format!("db{db}");
-        for line in text.lines() {
-            let Some((name, value)) = line.split_once(':') else { continue };
-            let number = || value.trim().parse().unwrap_or(0);
-            match name {
-                "instantaneous_ops_per_sec" => info.ops_per_second = number(),
-                "total_commands_processed" => info.commands = number(),
-                "used_memory" => info.memory_bytes = number(),
-                "maxmemory" => info.memory_bytes_max = number(),
-                "maxmemory_policy" => info.eviction_policy = value.trim().to_owned(),
-                "evicted_keys" => info.evicted_keys = number(),
-                "cmdstat_evalsha" | "cmdstat_eval" => {
-                    info.script_calls += parse_field(value, "calls");
-                    info.script_us += parse_field(value, "usec");
-                }
-                _ if name == our_db => {
-                    info.keys = parse_field(value, "keys");
-                    info.keys_expiring = parse_field(value, "expires");
-                }
-                _ => {}
-            }
+        NodeInfo {
+            ops_per_second: number("instantaneous_ops_per_sec"),
+            commands: number("total_commands_processed"),
+            memory_bytes: number("used_memory"),
+            memory_bytes_max: number("maxmemory"),
+            eviction_policy: info.get("maxmemory_policy").unwrap_or_default(),
+            evicted_keys: number("evicted_keys"),
+            script_calls: of_scripts("calls"),
+            script_us: of_scripts("usec"),
+            keys: field(&our_db, "keys"),
+            keys_expiring: field(&our_db, "expires"),
         }
-        info
     }
 
     /// Returns whether the server evicts keys when its memory is full.
@@ -62,16 +63,6 @@ impl NodeInfo {
         let evicts = !matches!(&*self.eviction_policy, "" | "noeviction");
         self.memory_bytes_max > 0 && evicts
     }
-}
-
-/// Returns the value of the field `name` in a line such as `calls=12,usec=340`; 0 if the field is
-/// missing.
-fn parse_field(line: &str, name: &str) -> u64 {
-    let value = |pair: &str| {
-        let (key, number) = pair.split_once('=')?;
-        (key == name).then(|| number.trim().parse().ok()).flatten()
-    };
-    line.split(',').find_map(value).unwrap_or(0)
 }
 
 #[cfg(test)]
