@@ -92,14 +92,14 @@ impl NodeRequest {
     pub(crate) fn slot(&self) -> Option<u16> {
         match self {
             NodeRequest::Script(call) => call.slot,
-            NodeRequest::Shared(call) => call.slot(),
+            NodeRequest::Shared(shared) => shared.slot,
         }
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self {
             NodeRequest::Script(call) => call.deadline,
-            NodeRequest::Shared(call) => call.deadline(),
+            NodeRequest::Shared(shared) => shared.call.deadline(),
         }
     }
 
@@ -107,7 +107,9 @@ impl NodeRequest {
     pub fn into_script_call(self) -> ScriptCall {
         match self {
             NodeRequest::Script(call) => *call,
-            NodeRequest::Shared(call) => call.encode_alone(),
+            NodeRequest::Shared(shared) => {
+                shared.with_call(|call| encode(&shared.encoder, call, shared.scope, shared.now))
+            }
         }
     }
 }
@@ -150,22 +152,10 @@ impl SharedCall {
         })
     }
 
-    fn slot(&self) -> Option<u16> {
-        self.slot
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        self.call.deadline()
-    }
-
     /// Passes the call to a function. Does not allocate for a call of at most ten checks.
     pub(crate) fn with_call<R>(&self, then: impl FnOnce(&Call<'_>) -> R) -> R {
         let checks: SmallVec<[Check<'_>; 10]> = self.call.each_check().collect();
         then(&self.call.to_call(&checks))
-    }
-
-    fn encode_alone(&self) -> ScriptCall {
-        self.with_call(|call| encode(&self.encoder, call, self.scope, self.now))
     }
 }
 

@@ -9,7 +9,9 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::msgpack::{Unpacked, UnpackedItem};
-use super::reply::{ReplyError, ScriptReply, uncharged_statuses, undo_rejected_charges};
+use super::reply::{
+    CounterStatus, ReplyError, ScriptReply, uncharged_status, undo_rejected_charges,
+};
 use crate::algorithm::bucket::BucketCredits;
 use crate::algorithm::{self, State, block, bucket, fixed_window, sliding_window};
 use crate::domain::{Accounting, Algorithm, Call, Check, Limit, Micros, Op, Outcome, Verdict};
@@ -37,15 +39,26 @@ pub struct WriteResults {
     pub error_code: Option<String>,
 }
 
-/// Replay of the calls of a write.
+/// Replay of the calls of a write, over the reply that the head of `decide.lua` describes.
 #[derive(Debug)]
 pub struct Replay<'a> {
-    reply: WriteReply<'a>,
+    now: Micros,
+    /// All numbers of the reply: the state of each counter, the time, the states that are not plain,
+    /// the calls of which not all checks passed, and the places of the counters that were not written.
+    numbers: Vec<i64>,
+    /// Index in `numbers` of each counter's state, if it is not plain.
+    rest: Vec<usize>,
+    /// Whether each counter is a block; empty if none is.
+    blocks: Vec<bool>,
+    /// Range in `numbers` of the calls of which not all checks passed, after the last that was taken.
+    refused: Range<usize>,
+    /// Code of the first error, and index in `numbers` of the first place.
+    failure: Option<(&'a [u8], usize)>,
     /// State of each counter; `None` if it is missing.
     states: Vec<Option<State>>,
     /// Indices of the counters of the checks of each call so far.
     places: SmallVec<[&'a [u8]; 1]>,
-    results: WriteResults,
+    each: Vec<CallResult>,
 }
 
 impl<'a> Replay<'a> {
@@ -59,10 +72,39 @@ impl<'a> Replay<'a> {
         limits: impl Iterator<Item = Option<&'l Limit>> + Clone,
         reply: &'a [u8],
     ) -> Result<Replay<'a>, ReplyError> {
-        let reply = WriteReply::parse(limits.clone(), reply)?;
-        let results = WriteResults { each: Vec::new(), error_code: None };
-        let states = reply.states(limits)?;
-        Ok(Replay { reply, states, places: SmallVec::new(), results })
+        let mut reply = Unpacked::array(reply).ok_or(ReplyError::Shape)?;
+        let mut blocks = Vec::new();
+        if limits.clone().any(|limit| limit.is_none()) {
+            blocks.extend(limits.clone().map(|limit| limit.is_none()));
+        }
+        let counters = limits.clone().count();
+        let (mut numbers, mut failure) = (Vec::with_capacity(counters + 1), None);
+        while !reply.is_empty() {
+            match reply.next_item().ok_or(ReplyError::Number)? {
+                UnpackedItem::Number(number) => numbers.push(number),
+                UnpackedItem::String(code) => failure = Some((code, numbers.len())),
+            }
+        }
+        let now = Micros(count(*numbers.get(counters).ok_or(ReplyError::Length)?)?);
+        let (mut rest, mut end) = (Vec::new(), counters + 1);
+        if numbers[..counters].iter().any(|state| *state < 0) {
+            for (limit, state) in limits.clone().zip(&numbers) {
+                rest.push(end);
+                let is_sliding =
+                    limit.is_some_and(|l| matches!(l.algorithm, Algorithm::SlidingWindow(_)));
+                end += if *state >= 0 { 0 } else { 2 + usize::from(is_sliding) };
+            }
+        }
+        let refused = end..failure.map_or(numbers.len(), |(_, start)| start);
+        if refused.start > refused.end || refused.len() % 2 > 0 {
+            return Err(ReplyError::Length);
+        }
+        let (states, places, each) = Default::default();
+        let mut replay =
+            Replay { now, numbers, rest, blocks, refused, failure, states, places, each };
+        let states = limits.enumerate().map(|(place, limit)| replay.state(place, limit));
+        replay.states = states.collect::<Result<_, _>>()?;
+        Ok(replay)
     }
 
     /// Replays the next call. Calls must be passed in the order in which they were added to the
@@ -79,10 +121,10 @@ impl<'a> Replay<'a> {
         places: &'a [u8],
         is_part: bool,
     ) -> Result<(), ReplyError> {
-        let (now, nth) = (self.reply.now, self.places.len());
+        let now = self.now;
         self.places.push(places);
-        let Some(passed) = self.reply.take_passed(nth, places.len()) else {
-            self.results.each.push(CallResult::NoWindow);
+        let Some(passed) = self.take_passed(places.len()) else {
+            self.each.push(CallResult::NoWindow);
             return Ok(());
         };
         // Checks of blocks count as passed.
@@ -121,12 +163,14 @@ impl<'a> Replay<'a> {
         if disagrees {
             follow_script(&mut outcomes, call.checks, passed, now);
         }
-        let states = before.iter().map(Option::as_ref);
         let is_charged =
-            undo_rejected_charges(&mut outcomes, call.checks, call.accounting, states, now);
+            undo_rejected_charges(&mut outcomes, call.checks, call.accounting, &before, now);
         let parts = if is_part { call.checks } else { &[] };
-        let states = before.iter().map(Option::as_ref);
-        let mut uncharged = uncharged_statuses(parts, states, &outcomes, now);
+        let each = parts.iter().zip(&before).zip(&outcomes);
+        let status = |((check, state), outcome): ((_, &Option<State>), _)| {
+            uncharged_status(state.as_ref(), check, outcome, now)
+        };
+        let mut uncharged: Vec<CounterStatus> = each.map(status).collect();
         if !is_charged {
             for ((_, place), before) in with_blocks(call.checks, places).zip(before) {
                 self.states[place] = before;
@@ -137,14 +181,26 @@ impl<'a> Replay<'a> {
             uncharged.get_mut(at).into_iter().for_each(|status| *status = status.with_block(left));
         }
         let reply = ScriptReply { outcomes, clamped, uncharged, disagrees };
-        self.results.each.push(CallResult::Decided(reply));
+        self.each.push(CallResult::Decided(reply));
         Ok(())
     }
 
     /// Returns the time for which a check's key is blocked, given the place of the block.
     fn block_left(&self, place: Option<usize>, check: &Check<'_>) -> Micros {
         let state = place.and_then(|place| self.states.get(place)?.as_ref()?.as_block());
-        block::left(state, check, self.reply.now)
+        block::left(state, check, self.now)
+    }
+
+    /// Returns how many checks of the latest call passed, of this number; `None` if the server's clock
+    /// is outside the calendar windows in the call. Must be called for each call in order.
+    fn take_passed(&mut self, checks: usize) -> Option<usize> {
+        match self.numbers[self.refused.clone()] {
+            [call, passed, ..] if usize::try_from(call) == Ok(self.places.len()) => {
+                self.refused.start += 2;
+                usize::try_from(passed).ok()
+            }
+            _ => Some(checks),
+        }
     }
 
     /// Ends the replay after the last call.
@@ -153,19 +209,22 @@ impl<'a> Replay<'a> {
     ///
     /// Returns a [`ReplyError`] if `decide.lua` cannot send this reply.
     pub fn finish(self) -> Result<WriteResults, ReplyError> {
-        let Replay { reply: reply_of, states, places, mut results } = self;
-        if !reply_of.refused.is_empty() {
+        let Replay { numbers, blocks, refused, failure, states, places, mut each, .. } = self;
+        if !refused.is_empty() {
             return Err(ReplyError::Length);
         }
-        let Some((code, start)) = reply_of.failure else { return Ok(results) };
+        let Some((code, start)) = failure else {
+            return Ok(WriteResults { each, error_code: None });
+        };
         let mut is_lost = vec![false; states.len()];
-        for place in &reply_of.numbers[start..] {
+        for place in &numbers[start..] {
             let place = count(*place)?.checked_sub(1).and_then(|at| is_lost.get_mut(at as usize));
             *place.ok_or(ReplyError::Number)? = true;
         }
-        for (result, places) in results.each.iter_mut().zip(places) {
+        for (result, places) in each.iter_mut().zip(places) {
             let CallResult::Decided(reply) = result else { continue };
-            let counters = places.iter().filter(|place| !reply_of.is_block(**place));
+            let is_block = |place: u8| blocks.get(usize::from(place)) == Some(&true);
+            let counters = places.iter().filter(|place| !is_block(**place));
             let each = reply.outcomes.iter().zip(counters);
             let charged = each.filter(|(outcome, _)| outcome.taken.is_some());
             let (mut lost, mut made) = (false, false);
@@ -177,85 +236,7 @@ impl<'a> Replay<'a> {
                 *result = if made { CallResult::PartlyWritten } else { CallResult::NotWritten };
             }
         }
-        results.error_code = Some(String::from_utf8_lossy(code).into_owned());
-        Ok(results)
-    }
-}
-
-/// Reply of `decide.lua`, whose head describes it.
-#[derive(Debug)]
-struct WriteReply<'a> {
-    now: Micros,
-    /// All numbers: the state of each counter, the time, the states that are not plain, the calls of
-    /// which not all checks passed, and the places of the counters that were not written.
-    numbers: Vec<i64>,
-    /// Index in `numbers` of each counter's state, if it is not plain.
-    rest: Vec<usize>,
-    /// Whether each counter is a block; empty if none is.
-    blocks: Vec<bool>,
-    /// Range in `numbers` of the calls of which not all checks passed, after the last that was taken.
-    refused: Range<usize>,
-    /// Code of the first error, and index in `numbers` of the first place.
-    failure: Option<(&'a [u8], usize)>,
-}
-
-impl<'a> WriteReply<'a> {
-    fn parse<'l>(
-        limits: impl Iterator<Item = Option<&'l Limit>> + Clone,
-        reply: &'a [u8],
-    ) -> Result<WriteReply<'a>, ReplyError> {
-        let mut reply = Unpacked::array(reply).ok_or(ReplyError::Shape)?;
-        let mut blocks = Vec::new();
-        if limits.clone().any(|limit| limit.is_none()) {
-            blocks.extend(limits.clone().map(|limit| limit.is_none()));
-        }
-        let mut end = limits.clone().count() + 1;
-        let (mut numbers, mut failure) = (Vec::with_capacity(end), None);
-        while !reply.is_empty() {
-            match reply.next_item().ok_or(ReplyError::Number)? {
-                UnpackedItem::Number(number) => numbers.push(number),
-                UnpackedItem::String(code) => failure = Some((code, numbers.len())),
-            }
-        }
-        let count_of_limits = end - 1;
-        let now = *numbers.get(count_of_limits).ok_or(ReplyError::Length)?;
-        let mut rest = Vec::new();
-        if numbers[..count_of_limits].iter().any(|state| *state < 0) {
-            for (limit, state) in limits.zip(&numbers) {
-                rest.push(end);
-                let is_sliding =
-                    limit.is_some_and(|l| matches!(l.algorithm, Algorithm::SlidingWindow(_)));
-                end += if *state >= 0 { 0 } else { 2 + usize::from(is_sliding) };
-            }
-        }
-        let refused = end..failure.map_or(numbers.len(), |(_, start)| start);
-        if refused.start > refused.end || refused.len() % 2 > 0 {
-            return Err(ReplyError::Length);
-        }
-        Ok(WriteReply { now: Micros(count(now)?), numbers, rest, blocks, refused, failure })
-    }
-
-    fn is_block(&self, place: u8) -> bool {
-        self.blocks.get(usize::from(place)) == Some(&true)
-    }
-
-    /// Returns how many of the `nth` call's checks passed; `None` if the server's clock is outside the
-    /// calendar windows in the call. Must be called for each call in order.
-    fn take_passed(&mut self, nth: usize, checks: usize) -> Option<usize> {
-        match self.numbers[self.refused.clone()] {
-            [call, passed, ..] if usize::try_from(call) == Ok(nth + 1) => {
-                self.refused.start += 2;
-                usize::try_from(passed).ok()
-            }
-            _ => Some(checks),
-        }
-    }
-
-    fn states<'l>(
-        &self,
-        limits: impl Iterator<Item = Option<&'l Limit>>,
-    ) -> Result<Vec<Option<State>>, ReplyError> {
-        limits.enumerate().map(|(place, limit)| self.state(place, limit)).collect()
+        Ok(WriteResults { each, error_code: Some(String::from_utf8_lossy(code).into_owned()) })
     }
 
     /// Returns the state of a counter; `None` if it is missing. `limit` is the limit under which the

@@ -94,11 +94,11 @@ impl CounterStatus {
 
 /// Removes the charges from the outcomes of a rejected all-or-nothing call. `before` are the
 /// counters' states before the call. Returns whether the call's charges stand.
-pub(super) fn undo_rejected_charges<'a>(
+pub(super) fn undo_rejected_charges(
     outcomes: &mut [Outcome],
     checks: &[Check<'_>],
     accounting: Accounting,
-    before: impl Iterator<Item = Option<&'a State>>,
+    before: &[Option<State>],
     now: Micros,
 ) -> bool {
     let verdicts = outcomes.iter().map(|outcome| Some(outcome.verdict));
@@ -109,7 +109,7 @@ pub(super) fn undo_rejected_charges<'a>(
     for ((check, state), outcome) in checks.iter().zip(before).zip(outcomes) {
         if outcome.taken.is_some() && !check.charges_always() {
             let CounterStatus { available, reset_after } =
-                uncharged_status(state, check, outcome, now);
+                uncharged_status(state.as_ref(), check, outcome, now);
             let (charged, taken) = (Hits::ZERO, None);
             *outcome = Outcome { charged, taken, available, reset_after, ..*outcome };
         }
@@ -117,21 +117,9 @@ pub(super) fn undo_rejected_charges<'a>(
     false
 }
 
-/// Returns the status that the counter of each check will have if the call is rejected. `before` are
-/// the counters' states before the call.
-pub(super) fn uncharged_statuses<'a>(
-    checks: &[Check<'_>],
-    before: impl Iterator<Item = Option<&'a State>>,
-    outcomes: &[Outcome],
-    now: Micros,
-) -> Vec<CounterStatus> {
-    let each = checks.iter().zip(before).zip(outcomes);
-    each.map(|((check, state), outcome)| uncharged_status(state, check, outcome, now)).collect()
-}
-
 /// Returns the status that a check's counter will have if the call is rejected. `state` is the
 /// counter's state before the call.
-fn uncharged_status(
+pub(super) fn uncharged_status(
     state: Option<&State>,
     check: &Check<'_>,
     outcome: &Outcome,
@@ -152,19 +140,22 @@ pub(super) fn decode_apply(
     checks: &[Check<'_>],
     is_part: bool,
 ) -> Result<ScriptReply, ReplyError> {
-    let mut numbers = parse_numbers(reply);
-    let (now, clamped) =
-        (parse_micros(next_number(&mut numbers)?)?, parse_count(next_number(&mut numbers)?)?);
+    let [now, clamped, rest @ ..] = reply else { return Err(ReplyError::Length) };
+    let (now, clamped) = (parse_micros(parse_number(now)?)?, parse_count(parse_number(clamped)?)?);
+    let sent = if is_part { NUMBERS_PER_OUTCOME_AND_STATUS } else { NUMBERS_PER_OUTCOME };
+    if rest.len() != sent * (checks.len() + checks.iter().filter_map(block_op).count()) {
+        return Err(ReplyError::Length);
+    }
+    let mut lists = rest.chunks_exact(sent);
+    let mut next_numbers = || -> Result<_, ReplyError> {
+        let mut eight = [0; NUMBERS_PER_OUTCOME_AND_STATUS];
+        for (number, value) in eight.iter_mut().zip(lists.next().unwrap_or_default()) {
+            *number = parse_number(value)?;
+        }
+        Ok(eight)
+    };
     let mut each = SmallVec::<[(usize, Outcome, Option<CounterStatus>); 8]>::new();
     for at in refunds_first(checks) {
-        let sent = if is_part { NUMBERS_PER_OUTCOME_AND_STATUS } else { NUMBERS_PER_OUTCOME };
-        let mut next_numbers = || -> Result<_, ReplyError> {
-            let mut eight = [0; NUMBERS_PER_OUTCOME_AND_STATUS];
-            for number in &mut eight[..sent] {
-                *number = next_number(&mut numbers)?;
-            }
-            Ok(eight)
-        };
         let block = block_op(&checks[at]).map(|_| next_numbers()).transpose()?;
         let [six @ .., available, reset] = next_numbers()?;
         let outcome = outcome_from_numbers(six, &checks[at], now)?;
@@ -179,9 +170,6 @@ pub(super) fn decode_apply(
         }
         let status = CounterStatus { available, reset_after }.with_block(left);
         each.push((at, outcome, is_part.then_some(status)));
-    }
-    if numbers.next().is_some() {
-        return Err(ReplyError::Length);
     }
     each.sort_unstable_by_key(|(at, ..)| *at);
     let uncharged = each.iter().filter_map(|(.., status)| *status).collect();
@@ -255,17 +243,8 @@ fn outcome_from_numbers(
     Ok(Outcome { charged, taken, ..outcome })
 }
 
-fn parse_numbers(reply: &[Value]) -> impl Iterator<Item = Result<i64, ReplyError>> {
-    reply.iter().map(|value| match value {
-        Value::Int(number) => Ok(*number),
-        _ => Err(ReplyError::Number),
-    })
-}
-
-fn next_number(
-    numbers: &mut impl Iterator<Item = Result<i64, ReplyError>>,
-) -> Result<i64, ReplyError> {
-    numbers.next().unwrap_or(Err(ReplyError::Length))
+fn parse_number(value: &Value) -> Result<i64, ReplyError> {
+    if let Value::Int(number) = value { Ok(*number) } else { Err(ReplyError::Number) }
 }
 
 /// Splits a number from a reply into the verdict (true for a pass) and the value. A refusal is
