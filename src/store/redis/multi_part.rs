@@ -95,40 +95,31 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
         }
     }
 
+    /// Sends one request per group, and settles the charges of the call. If a node does not hold every
+    /// key of a group, the group's checks are sent again, slot by slot.
     async fn run(mut self, parts: Parts) {
         let Parts { groups, not_here } = parts;
-        self.decide_groups(groups).await;
+        let store = self.store;
+        store.stats.multi_slot_calls.fetch_add(1, Ordering::Relaxed);
+        let redirects = store.transport.redirects();
+        let missed = self.send_once(&groups).await;
+        if !missed.is_empty() {
+            let slots = store.group_missed_checks(self.call, &missed);
+            // No group spans slots, so none is missed again.
+            self.send_once(&slots).await;
+            store.record_not_here(self.call, &missed, &self.answers, redirects);
+        }
+        store.stats.script_calls.fetch_add(1, Ordering::Relaxed);
         if let Some(redirects) = not_here {
             let all: SmallVec<[usize; 8]> = (0..self.call.checks.len()).collect();
-            self.store.record_not_here(self.call, &all, &self.answers, redirects);
+            store.record_not_here(self.call, &all, &self.answers, redirects);
         }
         self.settle().await;
     }
 
-    /// Decides the groups, each by one request to a node.
-    async fn decide_groups(&mut self, groups: SlotGroups) {
-        self.store.stats.multi_slot_calls.fetch_add(1, Ordering::Relaxed);
-        self.send_groups(&groups).await;
-        self.store.stats.script_calls.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Sends one request per group, and records the replies. If a node does not hold every key of a
-    /// group, the group's checks are sent again, slot by slot.
-    async fn send_groups(&mut self, groups: &[SlotGroup]) {
-        let redirects = self.store.transport.redirects();
-        let missed = self.send_once(groups).await;
-        if missed.is_empty() {
-            return;
-        }
-        let slots = self.store.group_missed_checks(self.call, &missed);
-        // No group spans slots, so none is missed again.
-        self.send_once(&slots).await;
-        self.store.record_not_here(self.call, &missed, &self.answers, redirects);
-    }
-
-    /// Sends one request per group, and records the replies like `send_groups`. Returns the
-    /// indices of the checks in groups for which the node does not hold every key. If the caller no
-    /// longer waits, sends nothing.
+    /// Sends one request per group, and records the replies. Returns the indices of the checks in
+    /// groups for which the node does not hold every key. If the caller no longer waits, sends
+    /// nothing.
     async fn send_once(&mut self, groups: &[SlotGroup]) -> SmallVec<[usize; 8]> {
         let (store, call) = (self.store, self.call);
         let mut missed = SmallVec::new();
