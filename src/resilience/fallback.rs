@@ -22,6 +22,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::background_refunds::start_refund;
 use super::late_charges::LateCharge;
 use super::merge::{LocalChecks, MergeResult, merge};
 use super::stack::Stack;
@@ -149,13 +150,18 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
     }
 
     /// Refunds charges on the remote store in a background task, so that the caller does not wait
-    /// for the refund.
+    /// for the refund, unless too many refunds are in progress.
     fn refund_in_background(self: &Arc<Self>, receipts: Vec<Receipt>) {
         if receipts.is_empty() {
             return;
         }
-        let (count, stack) = (receipts.len(), Arc::clone(self));
-        self.ledger.start_refund(count, async move { stack.refund(&receipts).await });
+        let (count, stack) = (receipts.len() as u64, Arc::clone(self));
+        let refund = async move { stack.refund(&receipts).await };
+        let counter = match start_refund(&self.ledger.refunds, refund) {
+            true => &self.stats.refunded,
+            false => &self.stats.refunds_lost,
+        };
+        counter.fetch_add(count, Ordering::Relaxed);
     }
 }
 

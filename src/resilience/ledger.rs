@@ -18,7 +18,6 @@ use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
-use super::background_refunds::start_refund;
 use super::late_charges::LateCharges;
 use super::merge::LocalChecks;
 use super::missing_charges::MissingCharges;
@@ -49,7 +48,8 @@ pub(super) struct Ledger<L> {
     pub(super) missing: MissingCharges,
     over_admission: OverAdmission,
     pub(super) late_charges: LateCharges,
-    refunds: OwnedTasks,
+    /// Refunds in progress on the remote store.
+    pub(super) refunds: OwnedTasks,
     stats: Arc<StackStats>,
 }
 
@@ -224,19 +224,6 @@ impl<L: LocalStore> Ledger<L> {
     /// or may have charged and then lost them.
     pub(super) fn over_admitted_max(&self, now: Micros) -> u64 {
         self.over_admission.update_hits_max(&self.stats.admitted_hits, now)
-    }
-
-    /// Runs a refund of `count` charges in the background, unless too many are in progress.
-    pub(super) fn start_refund(
-        &self,
-        count: usize,
-        refund: impl Future<Output = ()> + Send + 'static,
-    ) {
-        let counter = match start_refund(&self.refunds, refund) {
-            true => &self.stats.refunded,
-            false => &self.stats.refunds_lost,
-        };
-        counter.fetch_add(count as u64, Ordering::Relaxed);
     }
 
     /// Waits until no refund is in progress, and no late charge waits or is in flight.

@@ -47,19 +47,19 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
 
     async fn decide_with_own_charges(self: &Arc<Self>, call: &Call<'_>) -> Answers {
         let own = self.ledger.charge_own(call);
-        let mut answers = Answers::new(own.iter().map(refusal_answer).collect(), Source::Cached);
-        let remaining = remaining_checks(call, &own, &answers.each);
+        let remaining = remaining_checks(call, &own);
+        let mut answers = Answers::new(Vec::new(), Source::Cached);
         let is_asked = !remaining.positions.is_empty();
         if is_asked {
-            let received = self.ask(&Call { checks: &remaining.checks, ..*call }).await;
-            answers = remaining.complete(answers.each, received);
-            for (own, answer) in own.iter().zip(&mut answers.each) {
-                if let (Some(own), Answer::Decided(outcome)) = (own, answer)
-                    && own.verdict == Verdict::Refuse
-                {
-                    outcome.verdict = Verdict::Refuse;
-                    outcome.retry_after = outcome.retry_after.max(own.retry_after);
-                }
+            answers = self.ask(&Call { checks: &remaining.checks, ..*call }).await;
+        }
+        answers = remaining.complete(answers);
+        for (own, answer) in own.iter().zip(&mut answers.each) {
+            if let (Some(own), Answer::Decided(outcome)) = (own, answer)
+                && own.verdict == Verdict::Refuse
+            {
+                outcome.verdict = Verdict::Refuse;
+                outcome.retry_after = outcome.retry_after.max(own.retry_after);
             }
         }
         let is_counted = self.ledger.confirm_own(call, &own, &answers.each).await;
@@ -82,12 +82,8 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
 /// Returns the checks to send to the remote store. If checks refused against this replica's own
 /// charges already reject an all-or-nothing call, these are only the checks that apply even to a
 /// rejected call. Otherwise, these are all checks except the refused ones that charge nothing.
-fn remaining_checks<'a>(
-    call: &Call<'a>,
-    own: &OwnOutcomes,
-    answers: &[Answer],
-) -> RemainingChecks<'a> {
-    let mut remaining = RemainingChecks::new(call, answers);
+fn remaining_checks<'a>(call: &Call<'a>, own: &OwnOutcomes) -> RemainingChecks<'a> {
+    let mut remaining = RemainingChecks::new(call, own.iter().map(refusal_answer).collect());
     for (at, check) in call.checks.iter().enumerate() {
         // Charged although it is refused. Its verdict is already known, so its role is `Shadow`.
         if own[at].is_some_and(|own| own.verdict == Verdict::Refuse) && check.charges_always() {

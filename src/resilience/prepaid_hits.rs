@@ -46,7 +46,7 @@ use crate::store::owned_tasks::OwnedTasks;
 #[derive(Debug)]
 pub(super) struct PrepaidHits<S> {
     store: Arc<S>,
-    lots: PrepaidLots,
+    pub(super) lots: PrepaidLots,
     clock_steps: ClockSteps,
     stats: Arc<StackStats>,
     /// Time at which this value was created. The times in [`PrepaidLots`] are relative to it.
@@ -146,11 +146,6 @@ impl<S: Store> PrepaidHits<S> {
         })
     }
 
-    /// Changes the number of replicas that share the limits.
-    pub(super) fn set_replicas(&self, replicas: u32) {
-        self.lots.set_replicas(replicas);
-    }
-
     /// Returns the time since this value was created.
     fn now(&self) -> Micros {
         let since = Clock::System.monotonic_now().saturating_duration_since(self.started);
@@ -174,11 +169,6 @@ impl<S: Store> PrepaidHits<S> {
         Box::pin(self.decide_in_task(call)).await
     }
 
-    /// Makes all lots unspendable, because the policy has changed.
-    pub(super) fn stop_spending(&self) {
-        self.lots.stop_spending();
-    }
-
     /// Waits until every call has ended, and every lot is spent or refunded, at most the lifetime of
     /// a lot and the refund.
     pub(super) async fn wait_until_idle(&self) {
@@ -186,8 +176,9 @@ impl<S: Store> PrepaidHits<S> {
         self.background_refunds.wait_until_done().await;
     }
 
-    /// Answers the checks of a call from prepaid hits. If the store must decide at least one check,
-    /// returns a [`RemainingCall`] as the error.
+    /// Answers the checks of a call whose counters have enough prepaid hits, which it reserves. If the
+    /// store must decide at least one check, returns a [`RemainingCall`] as the error, with the lots to
+    /// charge meanwhile.
     fn answer<'a>(
         &'a self,
         call: &Call<'a>,
@@ -200,7 +191,25 @@ impl<S: Store> PrepaidHits<S> {
         }
         let start = CallStart { session: store.session(), clock_steps: clock_steps.count(), now };
         let mut each = vec![Answer::NotAsked; call.checks.len()];
-        let (reserved, pending_lots) = self.reserve(call, may_charge_lots, start, &mut each);
+        let (mut reserved, mut pending_lots) = (SmallVec::new(), SmallVec::new());
+        let may_charge_lots =
+            may_charge_lots && can_be_repeated(call) && Handle::try_current().is_ok();
+        let repeated = RepeatedCounters::from_checks(call.checks);
+        for (at, check) in call.checks.iter().enumerate() {
+            if !may_be_prepaid(check) || repeated.contains(&check.key) {
+                continue;
+            }
+            match lots.spend(check, may_charge_lots, start.session, start.now) {
+                SpendResult::Spent(lot, outcome) => {
+                    each[at] = Answer::Decided(outcome);
+                    reserved.push(ReservedHits { check_index: at, lot_id: lot });
+                }
+                SpendResult::NotSpent { lot_size: 0 } => {}
+                SpendResult::NotSpent { lot_size: hits } => {
+                    pending_lots.push(PendingLot { check_index: at, hits, lots, check: *check })
+                }
+            }
+        }
         if reserved.len() == call.checks.len() {
             self.stats.prepaid_calls.fetch_add(1, Ordering::Relaxed);
             return Ok(Answers::new(each, Source::Redis));
@@ -281,8 +290,8 @@ impl<S: Store> PrepaidHits<S> {
         rest: RemainingCall<'_>,
     ) -> Option<Answers> {
         let PrepaidHits { store, lots, .. } = &**self;
-        let RemainingCall { start, answers: mut each, reserved, pending_lots } = rest;
-        let mut remaining = RemainingChecks::new(call, &each);
+        let RemainingCall { start, answers, reserved, pending_lots } = rest;
+        let mut remaining = RemainingChecks::new(call, answers);
         for (at, check) in remaining.positions.iter().zip(&mut remaining.checks) {
             if let Some(refill) = pending_lots.iter().find(|refill| refill.check_index == *at) {
                 check.op = Op::Take { cost: Hits(check.cost().0.saturating_add(refill.hits)) };
@@ -293,6 +302,7 @@ impl<S: Store> PrepaidHits<S> {
         let is_complete = !received_each.iter().any(is_unanswered);
         let received = self.now();
         let mut is_refused = false;
+        let mut each = remaining.known;
         for (at, mut answer) in remaining.positions.iter().zip(received_each) {
             let check = &call.checks[*at];
             if let Answer::Decided(outcome) = &mut answer
@@ -315,39 +325,6 @@ impl<S: Store> PrepaidHits<S> {
             self.put_back(call, &reserved, start, &mut each);
         }
         (!is_repeated).then_some(Answers { each, source, late, local_share, failure })
-    }
-
-    /// Reserves prepaid hits for each check whose counter has enough of them, and writes the
-    /// outcome to the check's element of `answers`. Returns the reserved hits, and the lots to
-    /// charge when the store decides the remaining checks.
-    fn reserve<'a>(
-        &'a self,
-        call: &Call<'a>,
-        may_charge_lots: bool,
-        start: CallStart,
-        answers: &mut [Answer],
-    ) -> (SmallVec<[ReservedHits; 4]>, SmallVec<[PendingLot<'a>; 2]>) {
-        let (mut reserved, mut pending_lots) = (SmallVec::new(), SmallVec::new());
-        let may_charge_lots =
-            may_charge_lots && can_be_repeated(call) && Handle::try_current().is_ok();
-        let repeated = RepeatedCounters::from_checks(call.checks);
-        let lots = &self.lots;
-        for (at, check) in call.checks.iter().enumerate() {
-            if !may_be_prepaid(check) || repeated.contains(&check.key) {
-                continue;
-            }
-            match lots.spend(check, may_charge_lots, start.session, start.now) {
-                SpendResult::Spent(lot, outcome) => {
-                    answers[at] = Answer::Decided(outcome);
-                    reserved.push(ReservedHits { check_index: at, lot_id: lot });
-                }
-                SpendResult::NotSpent { lot_size: 0 } => {}
-                SpendResult::NotSpent { lot_size: hits } => {
-                    pending_lots.push(PendingLot { check_index: at, hits, lots, check: *check })
-                }
-            }
-        }
-        (reserved, pending_lots)
     }
 
     /// Adds a lot with the hits that were charged beyond the cost of a check, or refunds these hits

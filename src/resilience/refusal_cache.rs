@@ -80,16 +80,6 @@ pub(super) struct RefusalCache {
     last_known: LastKnownCounters,
 }
 
-/// Call of which the cache refuses some checks.
-#[derive(Debug)]
-pub(super) struct PartlyRefused<'a> {
-    /// One answer per check of the call. A check that the cache does not refuse has
-    /// [`Answer::NotAsked`].
-    pub(super) answers: Vec<Answer>,
-    /// Checks for the store to decide; none if the cached refusals decide the call.
-    pub(super) remaining: RemainingChecks<'a>,
-}
-
 #[derive(Clone, Copy, Debug, Default)]
 struct CachedRefusal {
     /// Time at which the refusal was cached, in microseconds since the Unix epoch.
@@ -184,13 +174,14 @@ impl RefusalCache {
         self.refusals.clear();
     }
 
-    /// Refuses the checks of a call that have a cached refusal. Returns `None`, without an
-    /// allocation, if there are none. Removes the cached refusals of counters that the call refunds.
+    /// Refuses the checks of a call that have a cached refusal, and returns the others, of which there
+    /// are none if the refusals decide the call. Returns `None`, without an allocation, if there is no
+    /// refusal. Removes the cached refusals of counters that the call refunds.
     pub(super) fn answer<'a>(
         &self,
         call: &Call<'a>,
         stats: &StackStats,
-    ) -> Option<Box<PartlyRefused<'a>>> {
+    ) -> Option<Box<RemainingChecks<'a>>> {
         for check in call.checks.iter().filter(|check| check.is_refund()) {
             self.remove(&check.key, call.now);
         }
@@ -209,18 +200,19 @@ impl RefusalCache {
         call: &Call<'a>,
         answers: Vec<Answer>,
         stats: &StackStats,
-    ) -> PartlyRefused<'a> {
+    ) -> RemainingChecks<'a> {
         // A refused check charges nothing, so the store can decide the other checks without it.
-        let remaining = RemainingChecks::new(call, &answers);
+        let remaining = RemainingChecks::new(call, answers);
         for (at, check) in call.checks.iter().enumerate() {
-            if matches!(answers[at], Answer::NotAsked) && !remaining.positions.contains(&at) {
+            let is_open = matches!(remaining.known[at], Answer::NotAsked);
+            if is_open && !remaining.positions.contains(&at) {
                 self.cancel_revalidation(check, call.now);
             }
         }
         if remaining.positions.is_empty() {
             stats.cached_calls.fetch_add(1, Ordering::Relaxed);
         }
-        PartlyRefused { answers, remaining }
+        remaining
     }
 
     /// Returns the time at which the last refusal in the set of a counter expires.

@@ -122,7 +122,7 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
     pub async fn decide(&self, call: &Call<'_>) -> Answers {
         // Refusals.
         let refused = self.refusals.answer(call, &self.stats);
-        let checks = refused.as_ref().map_or(call.checks, |refused| &refused.remaining.checks);
+        let checks = refused.as_ref().map_or(call.checks, |remaining| &remaining.checks);
         let rest = Call { checks, ..*call };
         let mut answers = if refused.is_some() && checks.is_empty() {
             Answers::new(Vec::new(), Source::Cached)
@@ -138,8 +138,8 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
             // Other replicas refund the prepaid hits that they do not spend.
             may_be_prepaid(check) || self.remote.has_transient_refusals(check)
         });
-        if let Some(refused) = refused {
-            answers = refused.remaining.complete(refused.answers, answers);
+        if let Some(remaining) = refused {
+            answers = remaining.complete(answers);
         }
         self.refusals.fill_in_last_known(call, &mut answers.each);
         answers
@@ -192,7 +192,7 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
     /// changes.
     pub fn retire_policy(&self) {
         self.refusals.clear();
-        self.prepaid.stop_spending();
+        self.prepaid.lots.stop_spending();
     }
 
     /// Returns the remote store, which is called first.
@@ -241,7 +241,7 @@ impl<S: Store, L: LocalStore> Stack<S, L> {
     /// Changes the number of replicas that share each limit; at least 1.
     pub fn set_replicas(&self, replicas: u32) {
         self.ledger.shares.set_replicas(replicas.max(1));
-        self.prepaid.set_replicas(replicas.max(1));
+        self.prepaid.lots.set_replicas(replicas.max(1));
     }
 
     /// Returns an upper bound on the number of hits that this replica has admitted beyond the
