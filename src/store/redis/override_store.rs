@@ -3,7 +3,7 @@
 //! Never on the path of a request. Not here: the law by which records merge (`domain`), when a replica
 //! polls (`app`).
 
-use super::client::dialer::ConnectError;
+use super::client::client_context::ConnectError;
 use super::client::side_connection::SideConnection;
 use super::client::topology::RedisClient;
 use super::script::keys::Prefix;

@@ -5,12 +5,6 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use tokio::sync::Notify;
-
-use super::dialer::{ConnectError, Dialer};
-use super::node_breaker::NodeBreaker;
-use super::node_stats::NodeStats;
 use crate::domain::FailureKind;
 
 /// Wait after the first failure. Doubles with each further failure. Short enough to reach a server
@@ -73,39 +67,6 @@ pub(crate) fn with_jitter(wait: Duration) -> Duration {
     // and good enough for jitter.
     let random = u32::try_from(RandomState::new().hash_one(()) % 1_024).unwrap_or(0);
     wait / 2 + (wait / 2).saturating_mul(random) / 1_024
-}
-
-/// Tries to connect until an attempt succeeds, and waits before each attempt for as long as
-/// `backoff` requires. Returns the connection.
-pub(super) async fn dial(
-    dialer: &mut Dialer,
-    stats: &NodeStats,
-    breaker: Option<&NodeBreaker>,
-    refresh_needed: &Notify,
-    backoff: &mut Backoff,
-) -> MultiplexedConnection {
-    loop {
-        if let Some(wait) = backoff.next_wait() {
-            tokio::time::sleep(wait).await;
-        }
-        let error = match dialer.connect().await {
-            Ok(connection) => return connection,
-            Err(error) => error,
-        };
-        let ConnectError { kind, reason } = error;
-        stats.is_refusing.swap(u64::from(kind.is_error_reply()));
-        stats.record_error(kind);
-        stats.connect_failures.add(1);
-        if backoff.record_failure(kind) {
-            dialer.context.log_failure(&dialer.address, kind, &reason);
-        } else {
-            dialer.context.set_failure(&dialer.address, kind, &reason, None);
-        }
-        if let Some(breaker) = breaker {
-            breaker.record_connect_failure();
-        }
-        refresh_needed.notify_one();
-    }
 }
 
 #[cfg(test)]

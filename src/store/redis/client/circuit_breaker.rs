@@ -12,7 +12,7 @@
 //! A late reply does not open the breaker. One timely reply to a PING closes the breaker, so there
 //! is no half-open state in which calls are rejected.
 //!
-//! Not here: locks (`node_breaker`), sending PINGs (`connection`).
+//! Not here: locks (`node_state`), sending PINGs (`connection`).
 
 use std::time::Duration;
 

@@ -7,20 +7,21 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use redis::Value;
+use futures_util::future::OptionFuture;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
 
+use super::client_context::ClientContext;
 use super::config::Address;
-use super::dialer::ClientContext;
 use super::error_reply::Redirect;
 use super::loss_detector::NEW_MASTER;
 use super::node::Node;
 use super::pending_command::Batch;
-use super::reply_slot::CommandReply;
+use super::reply_slot::{CallReply, CommandReply};
 use super::send_error::SendError;
 use super::slot_table::{Membership, SlotOwner, SlotTable};
 use super::transport::{NodeRequests, PendingCall, PendingCalls};
@@ -145,13 +146,13 @@ impl Cluster {
         &self,
         mut redirect: Redirect,
         mut call: ScriptCall,
-    ) -> Result<Value, SendError> {
+    ) -> Result<CallReply, SendError> {
         const RECONFIGURING: SendError = SendError::not_executed(FailureKind::Moving);
         let table = self.table.load();
         let owner = table.node(table.owner(call.slot)).ok_or(RECONFIGURING)?;
         let (mut node, mut asking) = (Arc::clone(owner), false);
         drop(table);
-        let deadline = call.deadline;
+        let deadline = call.deadline.map(Instant::from);
         let (mut redirects, mut retries) = (0, 0);
         loop {
             self.redirects.fetch_add(1, Ordering::Relaxed);
@@ -174,7 +175,9 @@ impl Cluster {
                     tokio::select! {
                         biased;
                         // The call did not run, so it must not be reported as lost.
-                        () = sleep_until_deadline(deadline) => return Err(RECONFIGURING),
+                        Some(()) = OptionFuture::from(deadline.map(sleep_until)) => {
+                            return Err(RECONFIGURING);
+                        }
                         () = tokio::time::sleep(RETRY_WAIT) => {}
                     }
                 }
@@ -183,10 +186,7 @@ impl Cluster {
                 return Err(RECONFIGURING);
             }
             match node.send_one(call, asking).await {
-                CommandReply::Value(value) => return Ok(value),
-                CommandReply::Failed(error) => return Err(error),
-                // Only calls that share a script call get such a reply.
-                CommandReply::Decided(_) | CommandReply::NotHere => return Err(SendError::LOST),
+                CommandReply::Final(reply) => return reply,
                 CommandReply::Redirect(next, returned) => {
                     redirect = next;
                     call = *returned;
@@ -366,16 +366,10 @@ fn log_unowned_slots(unowned: &[(u16, u16)]) {
     tracing::warn!(count, slots, advice, "hash slots have no node");
 }
 
-/// Sleeps until the deadline, or forever if there is none.
-async fn sleep_until_deadline(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
-        None => std::future::pending().await,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use redis::Value;
+
     use super::*;
     use crate::store::redis::client::config::{RedisConfig, TopologyConfig};
     use crate::store::redis::client::slot_table::parse_nodes;

@@ -20,18 +20,17 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{RedisError, RedisResult, Value};
 use tokio::time::Sleep;
 
-use super::backoff::{Backoff, dial};
+use super::backoff::Backoff;
 use super::circuit_breaker::PROBE_INTERVAL;
 use super::connection_probe::ProbeResult;
 use super::connection_state::{CloseReason, Connection};
-use super::connection_write::{InFlightBatch, WRITE_COMMANDS_MAX};
+use super::connection_write::{InFlight, InFlightBatch, WRITE_COMMANDS_MAX};
 use super::error_reply::{
     ErrorReply, FORGOTTEN_SCRIPT, means_unavailable_node, reply_text, suggests_topology_change,
 };
-use super::node_breaker::NodeBreaker;
+use super::node_state::NodeState;
 use super::pending_command::{Batch, PendingCommand, SCRIPT_RELOADS_MAX};
-use super::reply_slot::CommandReply;
-use super::send_error::SendError;
+use super::reply_slot::CallReply;
 use crate::domain::{FailureKind, Micros};
 
 /// Maximum number of writes in flight per connection. Two writes keep the server busy while a reply
@@ -58,10 +57,10 @@ impl Connection {
         let mut backoff = Backoff::default();
         while let Some(connection) = self.connect(&mut backoff).await {
             self.record_connected();
-            self.stats.connected.add(1);
+            self.node.stats.connected.add(1);
             let opened_at = self.now();
             let reason = self.serve_until_closed(connection, &mut backoff).await;
-            self.stats.connected.sub(1);
+            self.node.stats.connected.sub(1);
             if reason == CloseReason::NodeClosed {
                 return;
             }
@@ -75,16 +74,14 @@ impl Connection {
     }
 
     fn record_connected(&self) {
-        self.stats.connects.add(1);
-        if let Some(breaker) = &self.breaker {
-            breaker.record_connected();
-        }
+        self.node.stats.connects.add(1);
+        self.node.record_connected();
     }
 
     fn record_loss(&self, reason: CloseReason) {
-        self.stats.losses.add(1);
-        self.dialer.context.lost_connections.fetch_add(1, Ordering::AcqRel);
-        let (node, context) = (&self.dialer.address, &self.dialer.context);
+        let NodeState { context, address: node, stats, refresh_needed, .. } = &*self.node;
+        stats.losses.add(1);
+        context.lost_connections.fetch_add(1, Ordering::AcqRel);
         if reason == CloseReason::Lost {
             context.set_failure(node, FailureKind::Lost, "the connection was lost", None);
         }
@@ -92,28 +89,28 @@ impl Connection {
             let reason = reason.as_str();
             tracing::warn!(%node, reason, suppressed, "a connection to Redis was lost");
         }
-        self.refresh_needed.notify_one();
+        refresh_needed.notify_one();
     }
 
     /// Returns the current time of the circuit breaker's clock, or zero if the node has no circuit
     /// breaker.
     fn now(&self) -> Micros {
-        self.breaker.as_ref().map_or(Micros::ZERO, |breaker| breaker.clock.now())
+        self.node.now().unwrap_or_default()
     }
 
     /// Tries to connect until an attempt succeeds. Rejects commands that are queued in the
     /// meantime. Returns `None` if the client no longer uses the node.
     async fn connect(&mut self, backoff: &mut Backoff) -> Option<MultiplexedConnection> {
-        let Connection { dialer, queue, load, stats, refresh_needed, breaker, .. } = self;
-        let dial = dial(dialer, stats, breaker.as_deref(), refresh_needed, backoff);
+        let Connection { node, status, dialer, queue, .. } = self;
+        let dial = dialer.dial(backoff);
         tokio::pin!(dial);
         loop {
             tokio::select! {
                 connection = &mut dial => return Some(connection),
                 batch = queue.recv() => {
                     let batch = batch?;
-                    load.remove(batch.len());
-                    stats.not_connected.add(batch.len() as u64);
+                    status.load.remove(batch.len());
+                    node.stats.not_connected.add(batch.len() as u64);
                     for command in batch {
                         command.reject(FailureKind::NotConnected);
                     }
@@ -131,11 +128,11 @@ impl Connection {
     ) -> CloseReason {
         let mut first_ping = Duration::ZERO;
         loop {
-            while self.breaker.as_ref().is_some_and(|breaker| breaker.is_open()) {
+            while self.node.is_open() {
                 match self.probe(&connection, first_ping, backoff).await {
                     ProbeResult::Replied => {}
                     ProbeResult::Replaced(new) => {
-                        self.stats.timeouts.add(1);
+                        self.node.stats.timeouts.add(1);
                         self.record_loss(CloseReason::Lost);
                         self.record_connected();
                         connection = new;
@@ -144,9 +141,9 @@ impl Connection {
                     ProbeResult::Closed(reason) => return reason,
                 }
             }
-            self.ready.store(true, Ordering::Release);
+            self.status.is_ready.store(true, Ordering::Release);
             let reason = self.serve(&connection, backoff).await;
-            self.ready.store(false, Ordering::Release);
+            self.status.is_ready.store(false, Ordering::Release);
             if reason != CloseReason::BreakerOpened {
                 return reason;
             }
@@ -162,11 +159,11 @@ impl Connection {
         connection: &MultiplexedConnection,
         backoff: &mut Backoff,
     ) -> CloseReason {
-        let signal = Arc::clone(&self.signal);
+        let status = Arc::clone(&self.status);
         let mut batches = FuturesUnordered::new();
         let (mut incoming, mut closed) = (Vec::<Batch>::with_capacity(WRITE_COMMANDS_MAX), false);
         let mut outstanding = OutstandingCommands::default();
-        let mut silence = SilenceTimer::new(self.dialer.context.config.silence_max);
+        let mut silence = SilenceTimer::new(self.node.context.config.silence_max);
         let mut password_check = tokio::time::interval(PASSWORD_CHECK_INTERVAL);
         let reason = loop {
             while batches.len() < BATCHES_IN_FLIGHT_MAX
@@ -188,15 +185,15 @@ impl Connection {
                         Err(reason) => break reason,
                     }
                 }
-                () = signal.wait() => {
-                    if signal.is_broken() {
+                () = status.signal.notified() => {
+                    if status.is_broken.load(Ordering::Acquire) {
                         // The library has already completed every batch that was answered.
                         while let Some((batch, result)) = batches.next().await {
                             let _ = self.complete(batch, result, &mut outstanding);
                         }
                         break CloseReason::Lost;
                     }
-                    if self.breaker.as_ref().is_some_and(|breaker| breaker.is_open()) {
+                    if self.node.is_open() {
                         break CloseReason::BreakerOpened;
                     }
                 }
@@ -212,8 +209,8 @@ impl Connection {
                         if let Err(reason) = self.complete(batch, result, &mut outstanding) {
                             break reason;
                         }
-                    } else if is_over && is_silent && let Some(breaker) = &self.breaker {
-                        self.open_silent(breaker);
+                    } else if is_over && is_silent {
+                        self.open_silent();
                         break CloseReason::BreakerOpened;
                     } else {
                         self.record_silence(&outstanding);
@@ -234,29 +231,12 @@ impl Connection {
         reason
     }
 
-    /// Removes a completed batch from the outstanding commands and passes its replies to the
-    /// callers.
-    ///
-    /// # Errors
-    ///
-    /// Returns the reason if the connection must be closed.
-    fn complete(
-        &mut self,
-        batch: InFlightBatch,
-        result: RedisResult<Vec<Value>>,
-        outstanding: &mut OutstandingCommands,
-    ) -> Result<(), CloseReason> {
-        outstanding.in_flight -= batch.call_count();
-        outstanding.sent.pop_front();
-        self.dispatch_replies(batch, result, outstanding)
-    }
-
     /// Cleans up when the connection stops sending commands. Rejects the commands that were not
     /// written. Counts the commands that were written but got no reply as having an unknown outcome.
     fn abandon(&self, outstanding: OutstandingCommands, reason: CloseReason) {
         let OutstandingCommands { in_flight, pending, .. } = outstanding;
-        self.load.remove(in_flight + pending.len());
-        self.stats.unknown.add(in_flight as u64);
+        self.status.load.remove(in_flight + pending.len());
+        self.node.stats.unknown.add(in_flight as u64);
         let kind = match reason {
             CloseReason::BreakerOpened => FailureKind::BreakerOpen,
             CloseReason::NodeClosed | CloseReason::Lost | CloseReason::Demoted => {
@@ -272,23 +252,23 @@ impl Connection {
     /// still sent no reply. If `must_wait` is true, also waits 1 ms, in case the reader runs on
     /// another thread.
     async fn is_still_silent(&self, must_wait: bool) -> bool {
-        let before = self.stats.answers.get();
+        let before = self.node.stats.answers.get();
         yield_to_reader(must_wait).await;
-        self.stats.answers.get() == before
+        self.node.stats.answers.get() == before
     }
 
     /// Opens the breaker of a silent node, and stores why.
-    fn open_silent(&self, breaker: &NodeBreaker) {
-        let reason = format!("no reply for {:?}", self.dialer.context.config.silence_max);
-        let (context, node) = (&self.dialer.context, &self.dialer.address);
-        context.set_failure(node, FailureKind::TimedOut, &reason, None);
-        breaker.record_silence();
+    fn open_silent(&self) {
+        let NodeState { context, address, .. } = &*self.node;
+        let reason = format!("no reply for {:?}", context.config.silence_max);
+        context.set_failure(address, FailureKind::TimedOut, &reason, None);
+        self.node.record_silence();
     }
 
     /// Updates the load estimate with the time by which replies are overdue.
     fn record_silence(&self, outstanding: &OutstandingCommands) {
         if let Some(sent) = outstanding.sent.front() {
-            self.meter.record_silence(&self.load, *sent, outstanding.in_flight, self.now());
+            self.meter.record_silence(&self.status.load, *sent, outstanding.in_flight, self.now());
         }
     }
 
@@ -304,19 +284,19 @@ impl Connection {
     /// `None` if no command is waiting or there is no breaker. `oldest` is the time at which the
     /// oldest command in flight was written.
     fn time_until_open(&self, oldest: Option<&Micros>) -> Option<Duration> {
-        let breaker = self.breaker.as_ref()?;
-        let since = breaker.last_reply_at().max(*oldest?);
-        let silent = Duration::from_micros(breaker.clock.now().saturating_sub(since).0);
-        Some(self.dialer.context.config.silence_max.saturating_sub(silent))
+        let now = self.node.now()?;
+        let since = self.node.last_reply_at().max(*oldest?);
+        let silent = Duration::from_micros(now.saturating_sub(since).0);
+        Some(self.node.context.config.silence_max.saturating_sub(silent))
     }
 
-    /// Passes each reply in a batch to its caller. Commands that failed with NOSCRIPT are queued
-    /// again in `outstanding.pending`.
+    /// Removes a completed batch from the outstanding commands, and passes each of its replies to its
+    /// caller. Commands that failed with NOSCRIPT are queued again in `outstanding.pending`.
     ///
     /// # Errors
     ///
     /// Returns the reason if the connection must be closed.
-    fn dispatch_replies(
+    fn complete(
         &mut self,
         batch: InFlightBatch,
         result: RedisResult<Vec<Value>>,
@@ -324,42 +304,51 @@ impl Connection {
     ) -> Result<(), CloseReason> {
         let call_count = batch.call_count();
         let InFlightBatch { pipeline, commands, shared, sent } = batch;
-        self.load.remove(call_count);
-        let now = self.breaker.as_ref().map_or(Micros::ZERO, |breaker| breaker.clock.now());
+        outstanding.in_flight -= call_count;
+        outstanding.sent.pop_front();
+        self.status.load.remove(call_count);
+        let now = self.now();
         if let Some(sent) = sent {
-            self.stats.round_trips.record(now.saturating_sub(sent).0);
+            self.node.stats.round_trips.record(now.saturating_sub(sent).0);
         }
         if result.as_ref().is_err_and(RedisError::is_timeout) {
-            self.stats.timeouts.add(1);
+            self.node.stats.timeouts.add(1);
         }
         let Some(replies) = result.ok().filter(|replies| replies.len() == pipeline.len()) else {
-            self.stats.unknown.add(call_count as u64);
+            self.node.stats.unknown.add(call_count as u64);
             return Err(CloseReason::Lost);
         };
-        self.stats.answers.add(call_count as u64);
+        self.node.stats.answers.add(call_count as u64);
         if let Some(sent) = sent {
-            self.meter.record(&self.load, sent, now, call_count);
+            self.meter.record(&self.status.load, sent, now, call_count);
         }
         let mut replies = replies.into_iter();
         let mut at = 0;
         let mut demoted = false;
         let mut errors = 0;
-        for in_flight in commands {
-            at += in_flight.preceding_replies + 1;
-            let reply = replies.by_ref().nth(in_flight.preceding_replies).unwrap_or_default();
+        for InFlight { preceding_replies, mut command } in commands {
+            at += preceding_replies + 1;
+            let reply = replies.by_ref().nth(preceding_replies).unwrap_or_default();
             let Value::ServerError(error) = reply else {
-                in_flight.command.complete(CommandReply::Value(reply));
+                command.complete(Ok(CallReply::Script(reply)));
                 continue;
             };
-            let reply = ErrorReply::classify(&error, &self.dialer.address);
-            errors += u64::from(reply.means_unavailable_node());
-            if let ErrorReply::Failed(SendError { kind, .. }) = reply {
-                demoted |= kind == FailureKind::ReadOnly;
-                self.record_error(kind, || reply_text(error.code(), error.details()));
+            if let Some(encoded) = command.encoded() {
+                *encoded = pipeline.cmd_iter().nth(at - 1).cloned().unwrap_or_default();
             }
-            let written = pipeline.cmd_iter().nth(at - 1).cloned().unwrap_or_default();
-            let command = in_flight.unwritten(written);
-            self.handle_error(reply, command, &mut outstanding.pending);
+            match ErrorReply::classify(&error, &self.node.address) {
+                ErrorReply::NoScript => self.reload([command], &mut outstanding.pending),
+                ErrorReply::Redirect(redirect) => {
+                    self.node.stats.record_redirect(&redirect);
+                    command.redirect(redirect);
+                }
+                ErrorReply::Failed(failed) => {
+                    demoted |= failed.kind == FailureKind::ReadOnly;
+                    errors += u64::from(means_unavailable_node(failed.kind));
+                    self.record_error(failed.kind, || reply_text(error.code(), error.details()));
+                    command.complete(Err(failed));
+                }
+            }
         }
         if !shared.is_empty() {
             let reply = replies.by_ref().nth(shared.preceding_replies).unwrap_or_default();
@@ -369,39 +358,19 @@ impl Connection {
                 errors += if means_unavailable_node(kind) { calls as u64 } else { 0 };
             }
         }
-        if let Some(breaker) = &self.breaker {
-            breaker.record_replies(call_count, errors, now);
-        }
+        self.node.record_replies(call_count, errors, now);
         if demoted { Err(CloseReason::Demoted) } else { Ok(()) }
     }
 
     /// Counts and logs an error reply of the node.
     pub(super) fn record_error(&self, kind: FailureKind, text: impl FnOnce() -> String) {
-        self.stats.record_error(kind);
+        self.node.stats.record_error(kind);
         if suggests_topology_change(kind) {
-            self.refresh_needed.notify_one();
+            self.node.refresh_needed.notify_one();
         }
         // Formats and locks, although a flood of calls may wait: only while calls fail, and less
         // than what their decision without Redis costs.
-        self.dialer.context.log_failure(&self.dialer.address, kind, &text());
-    }
-
-    /// Handles the error reply to a command: queues it again if the server does not know its script,
-    /// and otherwise passes the error to the caller.
-    fn handle_error(
-        &self,
-        reply: ErrorReply,
-        command: PendingCommand,
-        pending: &mut VecDeque<PendingCommand>,
-    ) {
-        match reply {
-            ErrorReply::NoScript => self.reload([command], pending),
-            ErrorReply::Redirect(redirect) => {
-                self.stats.record_redirect(&redirect);
-                command.redirect(redirect);
-            }
-            ErrorReply::Failed(error) => command.complete(CommandReply::Failed(error)),
-        }
+        self.node.context.log_failure(&self.node.address, kind, &text());
     }
 
     /// Queues the calls of one script call again, because the server does not know the script.
@@ -410,11 +379,11 @@ impl Connection {
         commands: impl IntoIterator<Item = PendingCommand>,
         pending: &mut VecDeque<PendingCommand>,
     ) {
-        self.stats.noscript.add(1);
+        self.node.stats.noscript.add(1);
         for mut command in commands {
             if command.noscript_count < SCRIPT_RELOADS_MAX {
                 command.noscript_count += 1;
-                self.load.add(1);
+                self.status.load.add(1);
                 pending.push_back(command);
             } else {
                 self.record_error(FailureKind::Script, || FORGOTTEN_SCRIPT.to_owned());

@@ -8,15 +8,14 @@
 //! longer than the reply timeout, a new connection is opened, in case the open one is dead. Not
 //! here: opening the breaker (`circuit_breaker`), sending commands (`connection`).
 
-use std::future::Future;
-use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::future::OptionFuture;
+use futures_util::future::{BoxFuture, OptionFuture};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Pipeline, RedisResult, Value};
 
-use super::backoff::{Backoff, dial};
+use super::backoff::Backoff;
 use super::circuit_breaker::{PROBE_INTERVAL, PROBE_TIMEOUT};
 use super::config::Address;
 use super::connection_state::{CloseReason, Connection};
@@ -32,9 +31,6 @@ pub(super) enum ProbeResult {
     /// The connection broke, or the client no longer uses the node.
     Closed(CloseReason),
 }
-
-/// Future that resolves to the replies to a script call and to the PING that follows it.
-type PingFuture = Pin<Box<dyn Future<Output = RedisResult<Vec<Value>>> + Send>>;
 
 /// SHA-1 hash of a script that does not exist.
 const ABSENT_SCRIPT: &str = "0000000000000000000000000000000000000000";
@@ -53,17 +49,16 @@ impl Connection {
         first_ping: Duration,
         backoff: &mut Backoff,
     ) -> ProbeResult {
-        let Connection { dialer, queue, signal, load, stats, refresh_needed, breaker, .. } = self;
-        let Some(breaker) = breaker.as_deref() else { return ProbeResult::Replied };
-        let address = dialer.address.clone();
+        let Connection { node, status, dialer, queue, .. } = self;
+        let now = || node.now().unwrap_or_default();
         let next_ping = tokio::time::sleep(first_ping);
         tokio::pin!(next_ping);
-        let mut ping: Option<PingFuture> = None;
-        let mut sent = breaker.clock.now();
-        let reply_timeout = dialer.context.config.reply_timeout;
+        // Resolves to the replies to a script call and to the PING that follows it.
+        let mut ping: Option<BoxFuture<'_, RedisResult<Vec<Value>>>> = None;
+        let mut sent = now();
         let redial = async {
-            tokio::time::sleep(reply_timeout).await;
-            dial(dialer, stats, Some(breaker), refresh_needed, backoff).await
+            tokio::time::sleep(node.context.config.reply_timeout).await;
+            dialer.dial(backoff).await
         };
         tokio::pin!(redial);
         let result = loop {
@@ -71,9 +66,9 @@ impl Connection {
                 biased;
                 Some(reply) = OptionFuture::from(ping.as_mut()) => {
                     ping = None;
-                    let is_in_time = breaker.clock.now().saturating_sub(sent) <= PROBE_TIMEOUT;
+                    let is_in_time = now().saturating_sub(sent) <= PROBE_TIMEOUT;
                     match reply {
-                        Ok(replies) if means_unavailable_node(&replies, &address) => {}
+                        Ok(replies) if means_unavailable_node(&replies, &node.address) => {}
                         // A node whose ACL does not permit PING still replies.
                         Ok(_) if is_in_time => break ProbeResult::Replied,
                         Ok(_) => {}
@@ -83,11 +78,11 @@ impl Connection {
                 }
                 () = &mut next_ping => {
                     next_ping.set(tokio::time::sleep(PROBE_INTERVAL));
-                    sent = breaker.clock.now();
+                    sent = now();
                     ping = Some(Box::pin(send_ping(connection.clone())));
                 }
-                () = signal.wait() => {
-                    if signal.is_broken() {
+                () = status.signal.notified() => {
+                    if status.is_broken.load(Ordering::Acquire) {
                         break ProbeResult::Closed(CloseReason::Lost);
                     }
                 }
@@ -96,8 +91,8 @@ impl Connection {
                     let Some(batch) = batch else {
                         break ProbeResult::Closed(CloseReason::NodeClosed);
                     };
-                    load.remove(batch.len());
-                    stats.breaker_rejected.add(batch.len() as u64);
+                    status.load.remove(batch.len());
+                    node.stats.breaker_rejected.add(batch.len() as u64);
                     for command in batch {
                         command.reject(FailureKind::BreakerOpen);
                     }
@@ -105,7 +100,7 @@ impl Connection {
             }
         };
         if matches!(result, ProbeResult::Replied) {
-            breaker.close();
+            node.close();
         }
         result
     }

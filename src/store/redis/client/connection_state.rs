@@ -3,14 +3,12 @@
 //! Not here: what the task does (`connection`).
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
-use super::connection_load::{ConnectionLoad, LoadMeter};
-use super::dialer::{ConnectionSignal, Dialer};
-use super::node_breaker::NodeBreaker;
-use super::node_stats::NodeStats;
+use super::connection_load::LoadMeter;
+use super::dialer::Dialer;
+use super::node_state::{ConnectionStatus, NodeState};
 use super::pending_command::Batch;
 use crate::domain::Bounds;
 
@@ -21,21 +19,24 @@ pub(crate) const QUEUE_MAX: usize = 4 * Bounds::DEFAULT.batch_requests_max;
 
 /// State of the task that opens, serves, and reopens one connection.
 pub(crate) struct Connection {
+    pub(crate) node: Arc<NodeState>,
+    pub(crate) status: Arc<ConnectionStatus>,
     pub(crate) dialer: Dialer,
     pub(crate) queue: mpsc::Receiver<Batch>,
-    /// Signal that wakes the task when the connection breaks or the circuit breaker opens.
-    pub(crate) signal: Arc<ConnectionSignal>,
-    /// Whether the connection is open and accepts commands.
-    pub(crate) ready: Arc<AtomicBool>,
-    pub(crate) load: Arc<ConnectionLoad>,
     pub(crate) meter: LoadMeter,
-    pub(crate) stats: Arc<NodeStats>,
-    /// Notification that the connection has failed or that an error reply suggests a change of
-    /// topology.
-    pub(crate) refresh_needed: Arc<Notify>,
-    /// Circuit breaker of the node, which also provides the clock. `None` disables the breaker and
-    /// all measurements.
-    pub(crate) breaker: Option<Arc<NodeBreaker>>,
+}
+
+impl Connection {
+    pub(super) fn new(
+        node: &Arc<NodeState>,
+        status: &Arc<ConnectionStatus>,
+        queue: mpsc::Receiver<Batch>,
+    ) -> Connection {
+        let (node, status) = (Arc::clone(node), Arc::clone(status));
+        let dialer =
+            Dialer { node: Arc::clone(&node), status: Arc::clone(&status), password: None };
+        Connection { node, status, dialer, queue, meter: LoadMeter::default() }
+    }
 }
 
 /// Reason why a connection stopped sending commands.

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use redis::{Arg, Cmd, Pipeline};
 
 use super::connection_state::Connection;
-use super::pending_command::{InFlight, PendingCommand};
+use super::pending_command::PendingCommand;
 use super::shared_write::SharedWrite;
 use crate::domain::{FailureKind, Micros};
 use crate::store::redis::script::library::Script;
@@ -39,6 +39,15 @@ impl InFlightBatch {
     }
 }
 
+/// Script call that was written and has no reply yet. If dropped, its caller receives
+/// [`SendError::LOST`](super::send_error::SendError::LOST).
+pub(super) struct InFlight {
+    /// Number of replies (to SCRIPT LOAD and ASKING) that precede the command's own reply.
+    pub(super) preceding_replies: usize,
+    /// The command, whose encoded script call is in the pipeline.
+    pub(super) command: PendingCommand,
+}
+
 /// Script calls of a batch that are not shared, while the batch is built.
 #[derive(Default)]
 struct OwnScriptCalls {
@@ -56,8 +65,9 @@ impl OwnScriptCalls {
     /// # Errors
     ///
     /// Returns a call that shares a script call with others.
-    fn add(&mut self, command: PendingCommand) -> Result<(), PendingCommand> {
+    fn add(&mut self, mut command: PendingCommand) -> Result<(), PendingCommand> {
         let OwnScriptCalls { pipeline, commands, bytes, loaded } = self;
+        let Some(encoded) = command.encoded().map(std::mem::take) else { return Err(command) };
         let before = pipeline.len();
         if let Some(script) = command.script_to_load()
             && !loaded.iter().any(|held| std::ptr::eq(*held, script))
@@ -68,10 +78,9 @@ impl OwnScriptCalls {
         if command.asking {
             pipeline.cmd("ASKING");
         }
-        let (command, in_flight) = command.split(pipeline.len() - before)?;
-        *bytes += wire_size(&command);
-        pipeline.add_command(command);
-        commands.push(in_flight);
+        commands.push(InFlight { preceding_replies: pipeline.len() - before, command });
+        *bytes += wire_size(&encoded);
+        pipeline.add_command(encoded);
         Ok(())
     }
 }
@@ -89,7 +98,7 @@ impl Connection {
             ..OwnScriptCalls::default()
         };
         let mut shared = SharedWrite::default();
-        let now = self.breaker.as_ref().map(|breaker| breaker.clock.now());
+        let now = self.node.now();
         // A reply to a command written now arrives at this time at the earliest.
         let earliest_reply =
             now.map_or(Micros::ZERO, |now| now.saturating_add(self.meter.round_trip_min(now)));
@@ -105,7 +114,7 @@ impl Connection {
                 shared.add(sharing);
             }
         }
-        for command in shared.take_few(self.dialer.context.config.shared_calls_min) {
+        for command in shared.take_few(self.node.context.config.shared_calls_min) {
             // It is a script call now, and is added.
             let _ = own.add(command.into_script_call());
         }
@@ -115,9 +124,10 @@ impl Connection {
         if batch.call_count() == 0 {
             return None;
         }
-        self.stats.writes.add(1);
-        self.stats.calls.add(batch.call_count() as u64);
-        self.stats.write_sizes.record(batch.call_count() as u64);
+        let stats = &self.node.stats;
+        stats.writes.add(1);
+        stats.calls.add(batch.call_count() as u64);
+        stats.write_sizes.record(batch.call_count() as u64);
         Some(batch)
     }
 
@@ -130,13 +140,13 @@ impl Connection {
     ) -> Option<PendingCommand> {
         // First: a caller that leaves from now on must expect the command to run.
         if !command.mark_written() {
-            self.load.remove(1);
-            self.stats.abandoned.add(1);
+            self.status.load.remove(1);
+            self.node.stats.abandoned.add(1);
             return None;
         }
         if command.deadline < earliest_reply {
-            self.load.remove(1);
-            self.stats.shed.add(1);
+            self.status.load.remove(1);
+            self.node.stats.shed.add(1);
             command.reject(FailureKind::Overload);
             return None;
         }

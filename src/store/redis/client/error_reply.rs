@@ -93,6 +93,9 @@ pub(super) fn failure_kind(code: &str, text: &str) -> FailureKind {
 pub(super) const FORGOTTEN_SCRIPT: &str =
     "NOSCRIPT: the server forgets its scripts as soon as they are loaded";
 
+/// Reason why a connection cannot be used if ROLE says so.
+pub(super) const IS_REPLICA: &str = "the server is a replica, not a master";
+
 /// Maximum number of characters of an error reply that are logged. A longer one quotes a script.
 const REPLY_CHARS_MAX: usize = 256;
 

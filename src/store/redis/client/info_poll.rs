@@ -6,7 +6,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::dialer::{ClientContext, ConnectError};
+use super::client_context::{ClientContext, ConnectError};
 use super::info::NodeInfo;
 use super::node::Node;
 use super::topology::Topology;

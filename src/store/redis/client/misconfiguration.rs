@@ -2,15 +2,15 @@
 //! master name. Returns advice for the log, which usually names the flag to change.
 //!
 //! Runs in a separate task, and only for failures that are logged: at most once a minute for each
-//! kind of failure and node. Not here: connecting (`dialer`).
+//! kind of failure and node. Not here: connecting (`client_context`).
 
 use std::collections::HashMap;
 
 use redis::Value;
 
+use super::client_context::ClientContext;
 use super::config::{Address, Auth, Password, TopologyConfig};
-use super::dialer::{ClientContext, IS_REPLICA};
-use super::error_reply::DENIED_IN_SCRIPT;
+use super::error_reply::{DENIED_IN_SCRIPT, IS_REPLICA};
 use crate::peer_protocol::{Peer, detect_peer};
 
 /// Maximum number of master names, as reported by a sentinel, that a hint in the log lists.

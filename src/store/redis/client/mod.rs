@@ -14,8 +14,9 @@
 //! | [`shared_write`] | the calls of a write that share one script call |
 //! | `connection_probe` | PINGs while the circuit breaker is open |
 //! | `connection_load` | estimate of whether a reply can arrive in time |
-//! | `circuit_breaker`, `node_breaker` | state machine of a circuit breaker; the breaker shared by all callers of a node |
-//! | `dialer`, `client_tls`, `backoff` | opening connections, TLS, waits between connection attempts |
+//! | `node_state`, `circuit_breaker` | what callers and connections of a node share; state machine of its circuit breaker |
+//! | `client_context`, `client_tls` | what all connections share; opening them, TLS |
+//! | `dialer`, `backoff` | the handshake of connections for script calls; waits between attempts |
 //! | `misconfiguration` | detection of settings that do not fit the server |
 //! | `loss_detector` | detection of lost counters |
 //! | `side_connection` | a connection for commands that are not on the path of a request |
@@ -28,6 +29,7 @@
 
 mod backoff;
 mod circuit_breaker;
+pub(crate) mod client_context;
 mod client_tls;
 mod cluster;
 pub mod config;
@@ -36,14 +38,14 @@ mod connection_load;
 mod connection_probe;
 mod connection_state;
 mod connection_write;
-pub(crate) mod dialer;
+mod dialer;
 pub mod error_reply;
 pub mod info;
 mod info_poll;
 mod loss_detector;
 mod misconfiguration;
 mod node;
-mod node_breaker;
+mod node_state;
 pub mod node_stats;
 mod pending_command;
 mod reply_slot;

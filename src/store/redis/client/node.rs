@@ -4,20 +4,18 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 
+use super::client_context::ClientContext;
 use super::config::Address;
-use super::connection_load::{ConnectionLoad, LoadMeter};
 use super::connection_state::{Connection, QUEUE_MAX};
-use super::dialer::{ClientContext, ConnectionSignal, Dialer};
 use super::info::NodeInfo;
-use super::loss_detector::LossDetector;
-use super::node_breaker::NodeBreaker;
-use super::node_stats::{NodeReport, NodeStats};
+use super::node_state::{ConnectionStatus, NodeState};
+use super::node_stats::NodeReport;
 use super::pending_command::{Batch, PendingCommand, PendingReply};
 use crate::domain::{FailureKind, Micros};
 use crate::store::redis::script::call::NodeRequest;
@@ -36,26 +34,15 @@ thread_local! {
 /// the node is dropped.
 #[derive(Debug)]
 pub(crate) struct Node {
-    address: Address,
-    connections: Box<[ConnectionHandle]>,
+    state: Arc<NodeState>,
+    /// Queues of the connections' tasks, each of which contains the commands of one call.
+    queues: Box<[mpsc::Sender<Batch>]>,
     /// Round-robin counter that picks a connection for callers outside the worker runtimes.
     next_connection: AtomicUsize,
-    stats: Arc<NodeStats>,
-    refresh_needed: Arc<Notify>,
-    breaker: Option<Arc<NodeBreaker>>,
     /// Time from which the next call is sent regardless of the load estimate, in microseconds of
     /// the breaker's clock.
     next_load_probe: AtomicU64,
     info: ArcSwapOption<NodeInfo>,
-}
-
-/// Handle through which callers queue commands for a connection task.
-#[derive(Debug)]
-struct ConnectionHandle {
-    queue: mpsc::Sender<Batch>,
-    /// Whether the connection is open and accepts commands.
-    ready: Arc<AtomicBool>,
-    load: Arc<ConnectionLoad>,
 }
 
 impl Node {
@@ -68,43 +55,14 @@ impl Node {
         refresh_needed: &Arc<Notify>,
         slot: Option<u16>,
     ) -> Node {
-        let config = &context.config;
-        let stats = Arc::new(NodeStats::default());
+        let (shared, refresh_needed) = (Arc::clone(context), Arc::clone(refresh_needed));
+        let state = Arc::new(NodeState::new(shared, address, refresh_needed));
         // Before the connections start: the handshake tries a command on it.
-        stats.owned_slot.add(slot.map_or(0, |slot| u64::from(slot) + 1));
-        let runtimes = &config.worker_runtimes;
-        let connections = config.connections_per_node.max(1);
-        let signals: Vec<Arc<ConnectionSignal>> =
-            (0..connections).map(|_| Arc::default()).collect();
-        let loss_detector: Arc<LossDetector> = Arc::default();
-        let breaker = config.breaker_clock.clone().map(|clock| {
-            let (stats, refresh_needed) = (Arc::clone(&stats), Arc::clone(refresh_needed));
-            let signals = signals.clone();
-            Arc::new(NodeBreaker::new(clock, address.to_string(), stats, refresh_needed, signals))
-        });
-        let open_connection = |(index, signal): (usize, Arc<ConnectionSignal>)| {
+        state.stats.owned_slot.add(slot.map_or(0, |slot| u64::from(slot) + 1));
+        let runtimes = &context.config.worker_runtimes;
+        let open_connection = |(index, status): (usize, &Arc<ConnectionStatus>)| {
             let (sender, queue) = mpsc::channel(QUEUE_MAX);
-            let (ready, load): (Arc<AtomicBool>, Arc<ConnectionLoad>) = Default::default();
-            let stats = Arc::clone(&stats);
-            let dialer = Dialer {
-                context: Arc::clone(context),
-                address: address.clone(),
-                password: None,
-                stats: Arc::clone(&stats),
-                signal: Arc::clone(&signal),
-                loss_detector: Arc::clone(&loss_detector),
-            };
-            let connection = Connection {
-                dialer,
-                queue,
-                signal,
-                ready: Arc::clone(&ready),
-                load: Arc::clone(&load),
-                meter: LoadMeter::default(),
-                stats,
-                refresh_needed: Arc::clone(refresh_needed),
-                breaker: breaker.clone(),
-            };
+            let connection = Connection::new(&state, status, queue);
             match index.checked_rem(runtimes.len()) {
                 None => drop(tokio::spawn(connection.run())),
                 Some(worker) => drop(runtimes[worker].spawn(async move {
@@ -112,54 +70,51 @@ impl Node {
                     connection.run().await;
                 })),
             }
-            ConnectionHandle { queue: sender, ready, load }
+            sender
         };
-        let connections = signals.into_iter().enumerate().map(open_connection).collect();
+        let queues = state.connections.iter().enumerate().map(open_connection).collect();
         Node {
-            address,
-            connections,
+            state,
+            queues,
             next_connection: AtomicUsize::new(0),
-            stats,
-            refresh_needed: Arc::clone(refresh_needed),
-            breaker,
             next_load_probe: AtomicU64::new(0),
             info: ArcSwapOption::empty(),
         }
     }
 
     pub(crate) fn address(&self) -> &Address {
-        &self.address
+        &self.state.address
     }
 
     /// Returns whether at least one connection to the node is open and accepts commands.
     pub(crate) fn is_connected(&self) -> bool {
-        self.connections.iter().any(|connection| connection.ready.load(Ordering::Acquire))
+        self.state.connections.iter().any(|connection| connection.is_ready.load(Ordering::Acquire))
     }
 
     /// Returns whether no command is queued or in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        self.connections.iter().all(|connection| connection.load.is_idle())
+        self.state.connections.iter().all(|connection| connection.load.is_idle())
     }
 
     /// Returns whether the node could not be connected to, but not because it replied with an error.
     pub(crate) fn is_unreachable(&self) -> bool {
         !self.is_connected()
-            && self.stats.connect_failures.get() > 0
-            && self.stats.is_refusing.get() == 0
+            && self.state.stats.connect_failures.get() > 0
+            && self.state.stats.is_refusing.get() == 0
     }
 
     /// Marks the node as the owner of a hash slot; `None` if the slot is not known. Returns true if it
     /// was not marked before.
     pub(crate) fn mark_as_owner(&self, slot: Option<u16>) -> bool {
-        self.stats.owned_slot.swap(slot.map_or(u64::MAX, |slot| u64::from(slot) + 1)) == 0
+        self.state.stats.owned_slot.swap(slot.map_or(u64::MAX, |slot| u64::from(slot) + 1)) == 0
     }
 
     /// Returns the address of the node, its statistics, and the result of the last INFO
     /// poll.
     pub(crate) fn report(&self) -> NodeReport {
         NodeReport {
-            address: self.address.to_string(),
-            stats: Arc::clone(&self.stats),
+            address: self.state.address.to_string(),
+            stats: Arc::clone(&self.state.stats),
             info: self.info.load_full(),
         }
     }
@@ -178,9 +133,10 @@ impl Node {
             .get()
             .unwrap_or_else(|| self.next_connection.fetch_add(1, Ordering::Relaxed));
         let (mut overload, mut is_node_slow) = (None, false);
-        for step in 0..self.connections.len() {
-            let connection = &self.connections[first.wrapping_add(step) % self.connections.len()];
-            if !connection.ready.load(Ordering::Acquire) {
+        for step in 0..self.queues.len() {
+            let at = first.wrapping_add(step) % self.queues.len();
+            let (queue, connection) = (&self.queues[at], &self.state.connections[at]);
+            if !connection.is_ready.load(Ordering::Acquire) {
                 continue;
             }
             // If one connection is slow, another one without a measurement is no better: both lead
@@ -189,7 +145,7 @@ impl Node {
             if !is_promising || !connection.load.can_reply_by(now, deadline) {
                 is_node_slow = true;
                 if !self.claim_load_probe(now) {
-                    overload = overload.or(Some((&self.stats.shed, FailureKind::Overload)));
+                    overload = overload.or(Some((&self.state.stats.shed, FailureKind::Overload)));
                     continue;
                 }
                 // Otherwise the connection would reject it.
@@ -197,10 +153,10 @@ impl Node {
             }
             let commands = batch.len();
             connection.load.add(commands);
-            batch = match connection.queue.try_send(batch) {
+            batch = match queue.try_send(batch) {
                 Ok(()) => return,
                 Err(TrySendError::Full(batch)) => {
-                    overload = Some((&self.stats.queue_full, FailureKind::QueueFull));
+                    overload = Some((&self.state.stats.queue_full, FailureKind::QueueFull));
                     batch
                 }
                 Err(TrySendError::Closed(batch)) => batch,
@@ -208,8 +164,8 @@ impl Node {
             connection.load.remove(commands);
         }
         let (counter, kind) = overload.unwrap_or_else(|| {
-            self.refresh_needed.notify_one();
-            (&self.stats.not_connected, FailureKind::NotConnected)
+            self.state.refresh_needed.notify_one();
+            (&self.state.stats.not_connected, FailureKind::NotConnected)
         });
         counter.add(batch.len() as u64);
         for command in batch {
@@ -233,10 +189,10 @@ impl Node {
     /// Queues a script call without waiting for its reply. Drops the call if the circuit breaker is
     /// open or no connection accepts the call.
     pub(crate) fn send_in_background(&self, call: ScriptCall) {
-        if self.breaker.as_ref().is_none_or(|breaker| !breaker.is_open()) {
-            self.enqueue(Batch::from_buf([PendingCommand::without_reply(call)]));
+        if self.state.is_open() {
+            self.state.stats.breaker_rejected.add(1);
         } else {
-            self.stats.breaker_rejected.add(1);
+            self.enqueue(Batch::from_buf([PendingCommand::without_reply(call.into())]));
         }
     }
 
@@ -257,21 +213,20 @@ impl Node {
     ) -> (Option<PendingCommand>, PendingReply) {
         let deadline = call.deadline();
         let (mut command, receiver) = PendingCommand::new(call, asking);
-        let Some(breaker) = &self.breaker else {
-            return (Some(command), PendingReply { receiver, tracker: None });
-        };
-        if breaker.is_open() {
-            self.stats.breaker_rejected.add(1);
+        let mut reply = PendingReply { receiver, tracker: None };
+        if self.state.is_open() {
+            self.state.stats.breaker_rejected.add(1);
             command.reject(FailureKind::BreakerOpen);
-            return (None, PendingReply { receiver, tracker: None });
+            return (None, reply);
         }
-        let now = breaker.clock.now();
-        command.queued_at = now;
-        if let Some(deadline) = deadline {
-            command.deadline = breaker.clock.micros_at(deadline);
+        if let Some(clock) = self.state.clock() {
+            command.queued_at = clock.now();
+            if let Some(deadline) = deadline {
+                command.deadline = clock.micros_at(deadline);
+            }
+            reply.tracker = Some(self.state.track(command.queued_at));
         }
-        let tracker = Some(breaker.track(now));
-        (Some(command), PendingReply { receiver, tracker })
+        (Some(command), reply)
     }
 }
 
@@ -284,6 +239,7 @@ mod tests {
 
     use super::*;
     use crate::store::redis::client::config::MonotonicClock;
+    use crate::store::redis::client::connection_load::LoadMeter;
     use crate::store::redis::client::reply_slot::CommandReply;
     use crate::store::redis::client::send_error::SendError;
     use crate::store::redis::script::library::Script;
@@ -303,32 +259,17 @@ mod tests {
         /// Opens both connections. Each queue has room for `capacity` calls.
         fn new(capacity: usize) -> Bench {
             let (clock, time, origin) = MonotonicClock::manual();
-            let (stats, refresh_needed) = (Arc::<NodeStats>::default(), Arc::<Notify>::default());
-            let address = Address::Tcp("10.0.0.1".to_owned(), 6379);
-            let breaker = NodeBreaker::new(
-                clock,
-                address.to_string(),
-                Arc::clone(&stats),
-                Arc::clone(&refresh_needed),
-                Vec::new(),
-            );
             let [(first, one), (second, other)] = [(); 2].map(|()| mpsc::channel(capacity));
-            let open = |queue| ConnectionHandle {
-                queue,
-                ready: Arc::new(AtomicBool::new(true)),
-                load: Arc::default(),
-            };
             let node = Node {
-                address,
-                connections: [first, second].map(open).into(),
+                state: NodeState::for_test(clock),
+                queues: [first, second].into(),
                 next_connection: AtomicUsize::new(0),
-                stats,
-                refresh_needed,
-                breaker: Some(Arc::new(breaker)),
                 next_load_probe: AtomicU64::new(0),
                 info: ArcSwapOption::empty(),
             };
-            Bench { node, queues: [one, other], time, origin }
+            let bench = Bench { node, queues: [one, other], time, origin };
+            bench.set_ready([true, true]);
+            bench
         }
 
         fn set_time(&self, micros: u64) {
@@ -336,8 +277,8 @@ mod tests {
         }
 
         fn set_ready(&self, ready: [bool; 2]) {
-            for (connection, ready) in self.node.connections.iter().zip(ready) {
-                connection.ready.store(ready, Ordering::Relaxed);
+            for (connection, ready) in self.node.state.connections.iter().zip(ready) {
+                connection.is_ready.store(ready, Ordering::Relaxed);
             }
         }
 
@@ -362,7 +303,7 @@ mod tests {
 
     fn kind(reply: PendingReply) -> FailureKind {
         match reply.receiver.take() {
-            Some(CommandReply::Failed(error)) => {
+            Some(CommandReply::Final(Err(error))) => {
                 assert_eq!(error, SendError::not_executed(error.kind));
                 error.kind
             }
@@ -401,8 +342,8 @@ mod tests {
         bench.node.enqueue(one.into_iter().chain(other).collect());
         assert_eq!([first, second].map(kind), [FailureKind::NotConnected; 2]);
         assert!(bench.queued().iter().all(Vec::is_empty));
-        assert_eq!(bench.node.stats.not_connected.get(), 2);
-        assert!(bench.node.refresh_needed.notified().now_or_never().is_some());
+        assert_eq!(bench.node.state.stats.not_connected.get(), 2);
+        assert!(bench.node.state.refresh_needed.notified().now_or_never().is_some());
     }
 
     #[test]
@@ -413,10 +354,10 @@ mod tests {
             [(); 2].map(|()| bench.node.prepare(call().into(), false));
         bench.node.enqueue(one.into_iter().chain(other).collect());
         assert_eq!([first, second].map(kind), [FailureKind::QueueFull; 2]);
-        let stats = &bench.node.stats;
+        let stats = &bench.node.state.stats;
         assert_eq!((stats.queue_full.get(), stats.not_connected.get()), (2, 0));
-        assert!(bench.node.refresh_needed.notified().now_or_never().is_none());
-        for connection in bench.node.connections.iter() {
+        assert!(bench.node.state.refresh_needed.notified().now_or_never().is_none());
+        for connection in &bench.node.state.connections {
             // Two commands take 1 ms, so the outstanding one needs 1 ms of the time left.
             let (load, mut meter) = (&connection.load, LoadMeter::default());
             meter.record(load, Micros(10_000), Micros(10_000), 1);
@@ -431,8 +372,8 @@ mod tests {
     fn a_slow_node_gets_one_call_per_100_ms_that_would_miss_its_deadline() {
         let mut bench = Bench::new(8);
         // A round trip on the first connection takes 50 ms.
-        let slow = Arc::clone(&bench.node.connections[0].load);
-        LoadMeter::default().record(&slow, Micros(0), Micros(50_000), 1);
+        let slow = Arc::clone(&bench.node.state.connections[0]);
+        LoadMeter::default().record(&slow.load, Micros(0), Micros(50_000), 1);
         bench.set_time(50_000);
         let _probe = bench.send_until(60_000);
         assert_eq!(bench.queued(), [vec![NEVER], vec![]]);
@@ -448,23 +389,23 @@ mod tests {
         bench.set_time(150_000);
         let _probe = bench.send_until(160_000);
         assert_eq!(bench.queued(), [vec![NEVER], vec![]]);
-        let stats = &bench.node.stats;
+        let stats = &bench.node.state.stats;
         assert_eq!((stats.shed.get(), stats.not_connected.get()), (2, 0));
     }
 
     #[test]
     fn an_open_breaker_rejects_calls_with_and_without_a_waiting_caller() {
         let mut bench = Bench::new(8);
-        let breaker = Arc::clone(bench.node.breaker.as_ref().unwrap());
-        breaker.record_silence();
-        assert_eq!(bench.node.stats.breaker_open.get(), 1);
+        let state = Arc::clone(&bench.node.state);
+        state.record_silence();
+        assert_eq!(bench.node.state.stats.breaker_open.get(), 1);
         assert_eq!(kind(bench.node.send_one(call(), false)), FailureKind::BreakerOpen);
         bench.node.send_in_background(call());
         assert!(bench.queued().iter().all(Vec::is_empty));
-        assert_eq!(bench.node.stats.breaker_rejected.get(), 2);
-        breaker.close();
+        assert_eq!(bench.node.state.stats.breaker_rejected.get(), 2);
+        state.close();
         bench.node.send_in_background(call());
         assert_eq!(bench.queued(), [vec![NEVER], vec![]]);
-        assert_eq!(bench.node.stats.breaker_rejected.get(), 2);
+        assert_eq!(bench.node.state.stats.breaker_rejected.get(), 2);
     }
 }

@@ -10,12 +10,12 @@ use redis::Cmd;
 use smallvec::SmallVec;
 
 use super::error_reply::Redirect;
-use super::node_breaker::CallTracker;
-use super::reply_slot::{CommandReply, ReplyReceiver, ReplySender, reply_slot};
+use super::node_state::CallTracker;
+use super::reply_slot::{CallReply, CommandReply, ReplyReceiver, ReplySender, reply_slot};
 use super::send_error::SendError;
 use crate::domain::{FailureKind, Micros};
 use crate::store::redis::script::call::{NodeRequest, SharedCall};
-use crate::store::redis::script::library::{Script, ScriptCall};
+use crate::store::redis::script::library::Script;
 
 /// Maximum number of times that a command is resent after NOSCRIPT. If three attempts are not
 /// enough, the server apparently loses its scripts as soon as they are loaded.
@@ -41,29 +41,15 @@ pub(crate) struct PendingCommand {
     reply: Option<ReplySender>,
 }
 
-/// Script call that was written and has no reply yet. If dropped, its caller receives
-/// [`SendError::LOST`].
-#[derive(Debug)]
-pub(crate) struct InFlight {
-    /// Number of replies (to SCRIPT LOAD and ASKING) that precede the command's own reply.
-    pub(crate) preceding_replies: usize,
-    /// The command, whose script call has no arguments: the pipeline has them.
-    pub(crate) command: PendingCommand,
-}
-
 impl PendingCommand {
     pub(crate) fn new(call: NodeRequest, asking: bool) -> (PendingCommand, ReplyReceiver) {
         let (sender, receiver) = reply_slot();
         let reply = Some(sender);
-        (PendingCommand { asking, reply, ..PendingCommand::from_call(call) }, receiver)
+        (PendingCommand { asking, reply, ..PendingCommand::without_reply(call) }, receiver)
     }
 
     /// Creates a command whose reply is discarded.
-    pub(crate) fn without_reply(call: ScriptCall) -> PendingCommand {
-        PendingCommand::from_call(call.into())
-    }
-
-    fn from_call(call: NodeRequest) -> PendingCommand {
+    pub(crate) fn without_reply(call: NodeRequest) -> PendingCommand {
         PendingCommand {
             call,
             asking: false,
@@ -109,13 +95,13 @@ impl PendingCommand {
 
     /// Rejects the command before it is written: the caller receives an error of this kind.
     pub(crate) fn reject(self, kind: FailureKind) {
-        self.complete(CommandReply::Failed(SendError::not_executed(kind)));
+        self.complete(Err(SendError::not_executed(kind)));
     }
 
     /// Sends the reply to the caller, if the caller is still waiting.
-    pub(crate) fn complete(self, outcome: CommandReply) {
+    pub(crate) fn complete(self, outcome: Result<CallReply, SendError>) {
         if let Some(reply) = self.reply {
-            reply.send(outcome);
+            reply.send(CommandReply::Final(outcome));
         }
     }
 
@@ -127,30 +113,12 @@ impl PendingCommand {
         }
     }
 
-    /// Splits the command into what is written and what is kept until the reply.
-    /// `preceding_replies` is the number of replies that precede that of a script call.
-    ///
-    /// # Errors
-    ///
-    /// Returns a call that shares a script call whole, because it may have to be written again.
-    pub(crate) fn split(
-        mut self,
-        preceding_replies: usize,
-    ) -> Result<(Cmd, InFlight), PendingCommand> {
-        let NodeRequest::Script(call) = &mut self.call else { return Err(self) };
-        let written = std::mem::take(&mut call.command);
-        Ok((written, InFlight { preceding_replies, command: self }))
-    }
-}
-
-impl InFlight {
-    /// Returns the command as it was before it was written. `written` are its arguments.
-    pub(crate) fn unwritten(self, written: Cmd) -> PendingCommand {
-        let mut command = self.command;
-        if let NodeRequest::Script(call) = &mut command.call {
-            call.command = written;
+    /// Returns the encoded command of a script call of its own.
+    pub(crate) fn encoded(&mut self) -> Option<&mut Cmd> {
+        match &mut self.call {
+            NodeRequest::Script(call) => Some(&mut call.command),
+            NodeRequest::Shared(_) => None,
         }
-        command
     }
 }
 

@@ -19,20 +19,25 @@ use crate::domain::{FailureKind, Lock};
 use crate::store::redis::script::library::ScriptCall;
 use crate::store::redis::script::reply::ScriptReply;
 
-/// Result of a command: the reply, a redirect, or an error.
+/// Reply to a [`NodeRequest`](crate::store::redis::script::call::NodeRequest).
+#[derive(Clone, Debug)]
+pub enum CallReply {
+    /// The script call of its own returned this value.
+    Script(Value),
+    /// The script call that it shared decided it.
+    Decided(ScriptReply),
+    /// The node does not hold every counter. Nothing was charged.
+    NotHere,
+}
+
+/// Result of a command.
 #[derive(Debug)]
 pub(crate) enum CommandReply {
-    /// The script ran and returned this value.
-    Value(Value),
+    /// The reply. The error is that the command was rejected, failed with an error reply, or was lost.
+    Final(Result<CallReply, SendError>),
     /// The script did not run, because the node replied with a redirect. Contains the script
     /// call, so that it can be sent again. Boxed, so that replies stay small.
     Redirect(Redirect, Box<ScriptCall>),
-    /// The call shared a script call, which decided it.
-    Decided(ScriptReply),
-    /// The node does not hold every counter of a call that shared a script call. Nothing was charged.
-    NotHere,
-    /// The command was rejected, failed with an error reply, or was lost.
-    Failed(SendError),
 }
 
 /// The command waits in a queue.
@@ -111,7 +116,7 @@ impl Drop for ReplySender {
             WRITTEN => SendError::LOST,
             _ => SendError::not_executed(FailureKind::NotConnected),
         };
-        self.complete(CommandReply::Failed(error));
+        self.complete(CommandReply::Final(Err(error)));
     }
 }
 
@@ -174,8 +179,12 @@ mod tests {
         let (sender, mut receiver) = reply_slot();
         assert!(sender.mark_written() && !receiver.abandon());
         assert!((&mut receiver).now_or_never().is_none());
-        sender.send(CommandReply::Value(Value::Okay));
-        assert!(matches!(receiver.now_or_never(), Some(CommandReply::Value(Value::Okay))));
+        sender.send(CommandReply::Final(Ok(CallReply::Script(Value::Okay))));
+        let reply = receiver.now_or_never();
+        let Some(CommandReply::Final(Ok(CallReply::Script(value)))) = reply else {
+            panic!("{reply:?}")
+        };
+        assert_eq!(value, Value::Okay);
     }
 
     #[tokio::test]
@@ -186,7 +195,9 @@ mod tests {
             let waits = tokio::spawn(receiver);
             tokio::task::yield_now().await;
             drop(sender);
-            let CommandReply::Failed(error) = waits.await.unwrap() else { panic!("no reply came") };
+            let CommandReply::Final(Err(error)) = waits.await.unwrap() else {
+                panic!("no reply came")
+            };
             assert_eq!(error == SendError::LOST, is_written);
             assert_eq!(error.executed == ExecutionStatus::NotExecuted, !is_written);
         }

@@ -13,8 +13,8 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::Value;
 use tokio::sync::Notify;
 
+use super::client_context::{ClientContext, ConnectError};
 use super::config::{Address, Auth, TopologyConfig};
-use super::dialer::{ClientContext, ConnectError};
 use super::loss_detector::NEW_MASTER;
 use super::node::Node;
 use super::single_master::SingleMaster;

@@ -9,7 +9,7 @@ use redis::{Pipeline, Value};
 use super::connection_state::Connection;
 use super::error_reply::{ErrorReply, failure_kind, reply_text};
 use super::pending_command::PendingCommand;
-use super::reply_slot::CommandReply;
+use super::reply_slot::CallReply;
 use super::send_error::SendError;
 use crate::domain::FailureKind;
 use crate::store::redis::script::library::ScriptCall;
@@ -111,21 +111,21 @@ impl Connection {
         pending: &mut VecDeque<PendingCommand>,
     ) -> Option<(FailureKind, usize)> {
         if let Some((elsewhere, here)) = shared.split_not_here(reply) {
-            elsewhere.into_iter().for_each(|command| command.complete(CommandReply::NotHere));
-            self.load.add(here.len());
+            elsewhere.into_iter().for_each(|command| command.complete(Ok(CallReply::NotHere)));
+            self.status.load.add(here.len());
             here.into_iter().rev().for_each(|command| pending.push_front(command));
             return None;
         }
         let results = match reply {
             Value::ServerError(error) => {
-                let error = match ErrorReply::classify(error, &self.dialer.address) {
+                let error = match ErrorReply::classify(error, &self.node.address) {
                     ErrorReply::NoScript => {
                         self.reload(shared.commands, pending);
                         return None;
                     }
                     ErrorReply::Redirect(redirect) => {
-                        self.stats.record_redirect(&redirect);
-                        self.refresh_needed.notify_one();
+                        self.node.stats.record_redirect(&redirect);
+                        self.node.refresh_needed.notify_one();
                         SendError::not_executed(FailureKind::Moving)
                     }
                     ErrorReply::Failed(failed) => {
@@ -136,7 +136,7 @@ impl Connection {
                     }
                 };
                 let failed_calls = shared.len();
-                let fail = |command: PendingCommand| command.complete(CommandReply::Failed(error));
+                let fail = |command: PendingCommand| command.complete(Err(error));
                 shared.commands.into_iter().for_each(fail);
                 return Some((error.kind, failed_calls));
             }
@@ -147,7 +147,7 @@ impl Connection {
             shared
                 .commands
                 .into_iter()
-                .for_each(|one| one.complete(CommandReply::Value(Value::Nil)));
+                .for_each(|one| one.complete(Ok(CallReply::Script(Value::Nil))));
             return None;
         };
         let lost = error_code.as_deref().map(|code| failure_kind(code, ""));
@@ -158,14 +158,12 @@ impl Connection {
         let mut not_written = 0;
         for (command, result) in shared.commands.into_iter().zip(each) {
             command.complete(match result {
-                CallResult::Decided(reply) => CommandReply::Decided(reply),
-                CallResult::NoWindow => {
-                    CommandReply::Failed(SendError::not_executed(FailureKind::Script))
-                }
-                CallResult::PartlyWritten => CommandReply::Failed(SendError::SCRIPT_FAILED),
+                CallResult::Decided(reply) => Ok(CallReply::Decided(reply)),
+                CallResult::NoWindow => Err(SendError::not_executed(FailureKind::Script)),
+                CallResult::PartlyWritten => Err(SendError::SCRIPT_FAILED),
                 CallResult::NotWritten => {
                     not_written += 1;
-                    CommandReply::Failed(not_written_error)
+                    Err(not_written_error)
                 }
             });
         }

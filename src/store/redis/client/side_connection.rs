@@ -8,8 +8,8 @@ use std::sync::Arc;
 use redis::RedisError;
 use redis::aio::MultiplexedConnection;
 
+use super::client_context::{ClientContext, ConnectError, read_password};
 use super::config::Address;
-use super::dialer::{ClientContext, ConnectError, read_password};
 use super::topology::{RedisClient, Topology};
 use crate::store::redis::script::keys::key_slot;
 

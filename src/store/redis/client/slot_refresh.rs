@@ -6,9 +6,9 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use super::client_context::{ClientContext, ConnectError};
 use super::cluster::{Cluster, TableUpdate};
 use super::config::Address;
-use super::dialer::{ClientContext, ConnectError};
 use super::slot_table::{Membership, SlotOwner, parse_nodes, parse_shards, parse_slots};
 use crate::domain::{FailureKind, SuppressedLines};
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::client_context::ClientContext;
 use super::cluster::Cluster;
 use super::config::{RedisConfig, RedisConfigError, TopologyConfig};
-use super::dialer::ClientContext;
 use super::info_poll::poll_info;
 use super::node::Node;
 use super::node_stats::NodeReport;

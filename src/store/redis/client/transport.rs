@@ -8,32 +8,22 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use redis::Value;
 use smallvec::SmallVec;
 
 use super::cluster::Cluster;
 use super::pending_command::PendingReply;
+pub use super::reply_slot::CallReply;
 use super::reply_slot::{CommandReply, ReplySender, reply_slot};
 use super::send_error::SendError;
 use crate::domain::FailureKind;
 use crate::store::redis::script::call::NodeRequest;
 use crate::store::redis::script::library::ScriptCall;
-use crate::store::redis::script::reply::ScriptReply;
 
 /// Requests that are sent together. Usually there is only one, which is stored in place.
 pub type NodeRequests = SmallVec<[NodeRequest; 1]>;
-
-/// Reply to a [`NodeRequest`].
-#[derive(Clone, Debug)]
-pub enum CallReply {
-    /// The script call of its own returned this value.
-    Script(Value),
-    /// The script call that it shared decided it.
-    Decided(ScriptReply),
-    /// The node does not hold every counter. Nothing was charged.
-    NotHere,
-}
 
 /// Request that was queued: a future that resolves to its reply. It does not depend on whether it is
 /// polled: the request is sent, and a task may receive the reply of a caller that has left.
@@ -45,7 +35,7 @@ enum PendingState {
     /// that the server is a cluster node, contrary to the settings.
     Queued(PendingReply, Option<Arc<Cluster>>),
     /// Waits for the reply after a redirect, or for a transport without connections of ours.
-    Boxed(BoxFuture<'static, Result<Value, SendError>>),
+    Boxed(BoxFuture<'static, Result<CallReply, SendError>>),
 }
 
 /// Queued requests, in the order in which they were passed to the transport.
@@ -72,7 +62,7 @@ impl PendingCall {
     pub fn boxed(
         reply: impl Future<Output = Result<Value, SendError>> + Send + 'static,
     ) -> PendingCall {
-        PendingCall(PendingState::Boxed(Box::pin(reply)))
+        PendingCall(PendingState::Boxed(Box::pin(reply.map(|reply| reply.map(CallReply::Script)))))
     }
 
     /// Lets the call make progress, such as following a redirect, without taking its reply.
@@ -104,10 +94,7 @@ impl Future for PendingCall {
         let PendingCall(state) = self.get_mut();
         if let PendingState::Queued(reply, cluster) = state {
             match ready!(Pin::new(reply).poll(context)) {
-                CommandReply::Value(value) => return Poll::Ready(Ok(CallReply::Script(value))),
-                CommandReply::Decided(reply) => return Poll::Ready(Ok(CallReply::Decided(reply))),
-                CommandReply::NotHere => return Poll::Ready(Ok(CallReply::NotHere)),
-                CommandReply::Failed(error) => return Poll::Ready(Err(error)),
+                CommandReply::Final(reply) => return Poll::Ready(reply),
                 CommandReply::Redirect(redirect, call) => match cluster.take() {
                     Some(cluster) => {
                         let follow = async move { cluster.follow_redirects(redirect, *call).await };
@@ -122,7 +109,7 @@ impl Future for PendingCall {
         }
         match state {
             PendingState::Ready(reply) => Poll::Ready(reply.take().unwrap_or(Err(SendError::LOST))),
-            PendingState::Boxed(reply) => reply.as_mut().poll(context).map_ok(CallReply::Script),
+            PendingState::Boxed(reply) => reply.as_mut().poll(context),
             PendingState::Queued(..) => Poll::Pending,
         }
     }
@@ -141,10 +128,7 @@ impl QueuedByTest {
 
     /// Passes the reply to a script call.
     pub fn reply(self, reply: Result<Value, SendError>) {
-        self.0.send(match reply {
-            Ok(value) => CommandReply::Value(value),
-            Err(error) => CommandReply::Failed(error),
-        });
+        self.0.send(CommandReply::Final(reply.map(CallReply::Script)));
     }
 }
 

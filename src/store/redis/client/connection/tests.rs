@@ -5,16 +5,15 @@ use std::io;
 use std::sync::atomic::AtomicU64;
 
 use redis::{Arg, Cmd};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 use super::*;
-use crate::store::redis::client::config::{Address, MonotonicClock, RedisConfig};
+use crate::store::redis::client::config::{Address, MonotonicClock};
 use crate::store::redis::client::connection_load::LoadMeter;
-use crate::store::redis::client::dialer::{ClientContext, ConnectionSignal, Dialer};
 use crate::store::redis::client::error_reply::Redirect;
-use crate::store::redis::client::node_breaker::NodeBreaker;
-use crate::store::redis::client::node_stats::NodeStats;
-use crate::store::redis::client::reply_slot::ReplyReceiver;
+use crate::store::redis::client::node_state::NodeState;
+use crate::store::redis::client::reply_slot::{CommandReply, ReplyReceiver};
+use crate::store::redis::client::send_error::SendError;
 use crate::store::redis::script::library::{Script, ScriptCall};
 
 static SCRIPT: Script = Script { name: "count", text: String::new(), sha: String::new() };
@@ -30,38 +29,9 @@ struct Bench {
 impl Bench {
     fn new() -> Bench {
         let (clock, time, _) = MonotonicClock::manual();
-        let address = Address::Tcp("10.0.0.1".to_owned(), 6379);
-        let context = ClientContext::new(RedisConfig::default(), Vec::new()).unwrap();
-        let stats: Arc<NodeStats> = Arc::default();
-        let signal: Arc<ConnectionSignal> = Arc::default();
-        let refresh_needed: Arc<Notify> = Arc::default();
-        let breaker = NodeBreaker::new(
-            clock,
-            address.to_string(),
-            Arc::clone(&stats),
-            Arc::clone(&refresh_needed),
-            Vec::new(),
-        );
+        let node = NodeState::for_test(clock);
         let (_, queue) = mpsc::channel(1);
-        let dialer = Dialer {
-            context: Arc::new(context),
-            address,
-            password: None,
-            stats: Arc::clone(&stats),
-            signal: Arc::clone(&signal),
-            loss_detector: Arc::default(),
-        };
-        let connection = Connection {
-            dialer,
-            queue,
-            signal,
-            ready: Arc::default(),
-            load: Arc::default(),
-            meter: LoadMeter::default(),
-            stats,
-            refresh_needed,
-            breaker: Some(Arc::new(breaker)),
-        };
+        let connection = Connection::new(&node, &node.connections[0], queue);
         Bench { connection, outstanding: OutstandingCommands::default(), time }
     }
 
@@ -71,7 +41,7 @@ impl Bench {
 
     /// Adds a command to those that the next write contains.
     fn add(&mut self, command: PendingCommand) {
-        self.connection.load.add(1);
+        self.connection.status.load.add(1);
         self.outstanding.pending.push_back(command);
     }
 
@@ -103,7 +73,7 @@ impl Bench {
 
     /// Returns the number of commands that count as load.
     fn load(&self) -> u64 {
-        let (load, mut meter) = (&self.connection.load, LoadMeter::default());
+        let (load, mut meter) = (&self.connection.status.load, LoadMeter::default());
         // Two commands take 1 ms, so each outstanding one needs 1 ms of the time left.
         meter.record(load, Micros(10_000), Micros(10_000), 1);
         meter.record(load, Micros(9_000), Micros(11_000), 1);
@@ -113,12 +83,12 @@ impl Bench {
     }
 
     fn is_breaker_open(&self) -> bool {
-        self.connection.breaker.as_ref().is_some_and(|breaker| breaker.is_open())
+        self.connection.node.is_open()
     }
 
     /// Returns whether a refresh of the topology was requested since the last call.
     fn is_refresh_needed(&self) -> bool {
-        self.connection.refresh_needed.notified().now_or_never().is_some()
+        self.connection.node.refresh_needed.notified().now_or_never().is_some()
     }
 }
 
@@ -148,14 +118,14 @@ fn error(line: &str) -> Value {
 
 fn value(reply: ReplyReceiver) -> Value {
     match reply.take() {
-        Some(CommandReply::Value(value)) => value,
+        Some(CommandReply::Final(Ok(CallReply::Script(value)))) => value,
         other => panic!("{other:?}"),
     }
 }
 
 fn failure(reply: ReplyReceiver) -> SendError {
     match reply.take() {
-        Some(CommandReply::Failed(error)) => error,
+        Some(CommandReply::Final(Err(error))) => error,
         other => panic!("{other:?}"),
     }
 }
@@ -166,7 +136,7 @@ fn a_write_holds_at_most_128_commands_and_ends_at_16_kib() {
     let replies: Vec<_> = (0..130).map(|_| bench.add_call("key")).collect();
     assert_eq!(bench.write().commands.len(), 128);
     assert_eq!(bench.write().commands.len(), 2);
-    let stats = &bench.connection.stats;
+    let stats = &bench.connection.node.stats;
     assert_eq!((stats.writes.get(), stats.calls.get()), (2, 130));
     assert_eq!(stats.write_sizes.snapshot().sum, 130);
     drop(replies);
@@ -183,9 +153,9 @@ fn a_write_holds_at_most_128_commands_and_ends_at_16_kib() {
 #[test]
 fn a_call_that_nobody_waits_for_or_that_cannot_be_answered_in_time_is_not_written() {
     let mut bench = Bench::new();
-    let Connection { meter, load, .. } = &mut bench.connection;
+    let Connection { meter, status, .. } = &mut bench.connection;
     // The smallest round trip takes 2 ms.
-    meter.record(load, Micros(8_000), Micros(10_000), 1);
+    meter.record(&status.load, Micros(8_000), Micros(10_000), 1);
     bench.set_time(10_000);
     let mut add = |script: &'static Script, deadline: u64| {
         let (mut command, reply) = PendingCommand::new(call(script, "key").into(), false);
@@ -199,7 +169,7 @@ fn a_call_that_nobody_waits_for_or_that_cannot_be_answered_in_time_is_not_writte
     let batch = bench.write();
     assert_eq!(batch.commands.len(), 2, "the first call and the refund");
     assert_eq!(failure(late), SendError::not_executed(FailureKind::Overload));
-    let stats = &bench.connection.stats;
+    let stats = &bench.connection.node.stats;
     assert_eq!((stats.shed.get(), stats.abandoned.get(), stats.calls.get()), (1, 1, 2));
     assert_eq!(bench.load(), 2);
     assert_eq!(bench.reply(batch, [Value::Int(1), Value::Int(2)]), Ok(()));
@@ -224,7 +194,7 @@ fn a_call_whose_script_is_missing_is_sent_again_three_times() {
     }
     assert!(bench.connection.write_batch(&mut bench.outstanding.pending).is_none());
     assert_eq!(failure(reply), SendError::not_executed(FailureKind::Script));
-    assert_eq!(bench.connection.stats.noscript.get(), 4);
+    assert_eq!(bench.connection.node.stats.noscript.get(), 4);
 }
 
 #[test]
@@ -267,7 +237,7 @@ fn a_redirected_call_is_returned_to_its_caller_and_counted() {
         let sent = call(&SCRIPT, key).command.get_packed_command();
         assert_eq!(returned.command.get_packed_command(), sent);
     }
-    let stats = &bench.connection.stats;
+    let stats = &bench.connection.node.stats;
     assert_eq!((stats.moved.get(), stats.ask.get(), stats.tryagain.get()), (1, 1, 1));
     assert_eq!((stats.errors().map(|(_, count)| count).sum::<u64>(), bench.load()), (0, 0));
 }
@@ -282,7 +252,7 @@ fn the_connection_to_a_server_that_became_a_replica_is_closed() {
     let result = bench.reply(batch, [readonly(), Value::Int(1)]);
     assert_eq!(result, Err(CloseReason::Demoted));
     assert_eq!((failure(first), value(second)), (failed, Value::Int(1)));
-    let mut errors = bench.connection.stats.errors().filter(|(_, count)| *count > 0);
+    let mut errors = bench.connection.node.stats.errors().filter(|(_, count)| *count > 0);
     assert_eq!(errors.next(), Some((FailureKind::ReadOnly, 1)));
     assert!(bench.is_refresh_needed());
 }
@@ -319,7 +289,7 @@ fn a_call_without_a_reply_is_counted_once_as_unknown() {
             assert_eq!(failure(reply), SendError::LOST);
         }
         assert_eq!(failure(queued), SendError::not_executed(FailureKind::NotConnected));
-        let stats = &bench.connection.stats;
+        let stats = &bench.connection.node.stats;
         assert_eq!((stats.unknown.get(), stats.timeouts.get()), (2, timeouts));
         assert_eq!((stats.answers.get(), bench.load()), (0, 0));
     }
@@ -333,7 +303,7 @@ fn an_opened_breaker_leaves_written_calls_unknown_and_rejects_the_others() {
     let queued = bench.add_call("b");
     bench.abandon(CloseReason::BreakerOpened);
     assert_eq!(failure(queued), SendError::not_executed(FailureKind::BreakerOpen));
-    assert_eq!((bench.connection.stats.unknown.get(), bench.load()), (1, 0));
+    assert_eq!((bench.connection.node.stats.unknown.get(), bench.load()), (1, 0));
     drop((batch, written));
 }
 
@@ -341,7 +311,7 @@ fn an_opened_breaker_leaves_written_calls_unknown_and_rejects_the_others() {
 fn silence_begins_at_the_last_reply_or_at_the_oldest_write() {
     let bench = Bench::new();
     let connection = &bench.connection;
-    connection.breaker.as_ref().unwrap().record_replies(1, 0, Micros(10_000));
+    connection.node.record_replies(1, 0, Micros(10_000));
     bench.set_time(30_000);
     let left = |sent| connection.time_until_open(Some(&Micros(sent)));
     assert_eq!(left(4_000), Some(Duration::from_millis(30)));
@@ -356,6 +326,6 @@ fn a_lost_connection_is_counted_and_requests_a_refresh() {
     let bench = Bench::new();
     assert!(!bench.is_refresh_needed());
     bench.connection.record_loss(CloseReason::Lost);
-    assert_eq!(bench.connection.stats.losses.get(), 1);
+    assert_eq!(bench.connection.node.stats.losses.get(), 1);
     assert!(bench.is_refresh_needed());
 }

@@ -1,8 +1,8 @@
-//! Circuit breaker of one node, shared by its callers and its connections.
+//! State of one node that its callers and its connections share, with its circuit breaker.
 //!
 //! Callers read one atomic and take no lock. Connections report failed connection attempts, missing
 //! replies, error replies, and replies to PING. Not here: the conditions for opening
-//! (`circuit_breaker`).
+//! (`circuit_breaker`), the queues of the connections (`node`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,31 +10,32 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::Notify;
 
 use super::circuit_breaker::CircuitBreaker;
-use super::config::MonotonicClock;
-use super::dialer::ConnectionSignal;
+use super::client_context::ClientContext;
+use super::config::{Address, MonotonicClock};
+use super::connection_load::ConnectionLoad;
+use super::loss_detector::LossDetector;
 use super::node_stats::NodeStats;
 use super::reply_slot::CommandReply;
-use super::send_error::SendError;
-use crate::domain::{FailureKind, Lock, LogLimiter, Micros};
+use crate::domain::{FailureKind, Lock, Micros};
 use crate::store::current_trace;
 
-/// Circuit breaker of one node, with its clock and the node's statistics.
-pub(crate) struct NodeBreaker {
-    pub(crate) clock: MonotonicClock,
+/// What a node, its callers, and the tasks of its connections share.
+#[derive(Debug)]
+pub(crate) struct NodeState {
+    pub(super) context: Arc<ClientContext>,
+    pub(super) address: Address,
+    pub(super) stats: Arc<NodeStats>,
+    pub(super) loss_detector: LossDetector,
+    /// Notification that a connection was lost or cannot be opened, or that an error reply suggests
+    /// a change of topology.
+    pub(super) refresh_needed: Arc<Notify>,
+    pub(super) connections: Box<[Arc<ConnectionStatus>]>,
     breaker: Lock<LoggedBreaker>,
     is_open: AtomicBool,
     /// Number of replies received from the node so far, on all connections.
     replies: AtomicU64,
-    /// Time of the latest reply on any connection, in microseconds of `clock`.
+    /// Time of the latest reply on any connection, in microseconds of the breaker's clock.
     last_reply_at: AtomicU64,
-    address: String,
-    stats: Arc<NodeStats>,
-    /// Limiter of the log lines about the breaker opening, so that a node that replies to PING but
-    /// cannot serve does not fill the log.
-    log_limiter: LogLimiter,
-    refresh_needed: Arc<Notify>,
-    /// Signals that wake the node's connections when the breaker opens.
-    signals: Vec<Arc<ConnectionSignal>>,
 }
 
 /// Circuit breaker, with the state that rate-limits its log lines.
@@ -46,10 +47,15 @@ struct LoggedBreaker {
     is_logged: bool,
 }
 
-impl std::fmt::Debug for NodeBreaker {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NodeBreaker").field("address", &self.address).finish_non_exhaustive()
-    }
+/// What the task of one connection shares with the callers of the node.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectionStatus {
+    /// Whether the connection is open and accepts commands.
+    pub(super) is_ready: AtomicBool,
+    pub(super) load: ConnectionLoad,
+    pub(super) is_broken: AtomicBool,
+    /// Signal that wakes the task when the connection breaks or the node's circuit breaker opens.
+    pub(super) signal: Notify,
 }
 
 /// Timer of one call, which records the call's wait in the node's statistics and in the call's
@@ -57,53 +63,62 @@ impl std::fmt::Debug for NodeBreaker {
 /// error `timeout` in the trace.
 #[derive(Debug)]
 pub(crate) struct CallTracker {
-    breaker: Arc<NodeBreaker>,
+    node: Arc<NodeState>,
     sent: Micros,
     reported: bool,
 }
 
-impl NodeBreaker {
-    pub(crate) fn new(
-        clock: MonotonicClock,
-        address: String,
-        stats: Arc<NodeStats>,
+impl NodeState {
+    pub(super) fn new(
+        context: Arc<ClientContext>,
+        address: Address,
         refresh_needed: Arc<Notify>,
-        signals: Vec<Arc<ConnectionSignal>>,
-    ) -> NodeBreaker {
-        let log_clock = clock.clone();
-        NodeBreaker {
-            clock,
-            breaker: Lock::default(),
+    ) -> NodeState {
+        let connections = context.config.connections_per_node.max(1);
+        let (stats, loss_detector, breaker) = Default::default();
+        NodeState {
+            connections: (0..connections).map(|_| Arc::default()).collect(),
+            context,
+            address,
+            stats,
+            loss_detector,
+            refresh_needed,
+            breaker,
             is_open: AtomicBool::new(false),
             replies: AtomicU64::new(0),
             last_reply_at: AtomicU64::new(0),
-            address,
-            stats,
-            log_limiter: LogLimiter::new(1, move || log_clock.instant()),
-            refresh_needed,
-            signals,
         }
     }
 
+    /// Returns the clock of the breaker and of all measurements. `None` disables them.
+    pub(super) fn clock(&self) -> Option<&MonotonicClock> {
+        self.context.config.breaker_clock.as_ref()
+    }
+
+    /// Returns the current time of the clock; `None` if there is none.
+    pub(super) fn now(&self) -> Option<Micros> {
+        self.clock().map(MonotonicClock::now)
+    }
+
     /// Returns whether the breaker is open, so that no call may be sent.
-    pub(crate) fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.is_open.load(Ordering::Acquire)
     }
 
     /// Creates the timer of a call that was queued at `sent`.
-    pub(crate) fn track(self: &Arc<Self>, sent: Micros) -> CallTracker {
-        CallTracker { breaker: Arc::clone(self), sent, reported: false }
+    pub(super) fn track(self: &Arc<Self>, sent: Micros) -> CallTracker {
+        CallTracker { node: Arc::clone(self), sent, reported: false }
     }
 
     /// Returns the time of the node's latest reply on any connection.
-    pub(crate) fn last_reply_at(&self) -> Micros {
+    pub(super) fn last_reply_at(&self) -> Micros {
         Micros(self.last_reply_at.load(Ordering::Relaxed))
     }
 
     /// Records a batch of replies. `replies` is the number of replies, and `errors` is the number
     /// of those that are errors from a node that cannot serve calls. Opens the breaker if there are
     /// too many errors.
-    pub(crate) fn record_replies(&self, replies: usize, errors: u64, now: Micros) {
+    pub(super) fn record_replies(&self, replies: usize, errors: u64, now: Micros) {
         let replies = replies as u64;
         let total = self.replies.fetch_add(replies, Ordering::Relaxed) + replies;
         self.last_reply_at.fetch_max(now.0, Ordering::Relaxed);
@@ -117,7 +132,7 @@ impl NodeBreaker {
 
     /// Records that a connection could not be opened, which may open the breaker. Does nothing if
     /// another connection is open.
-    pub(crate) fn record_connect_failure(&self) {
+    pub(super) fn record_connect_failure(&self) {
         if self.stats.connected.get() > 0 {
             return;
         }
@@ -127,44 +142,49 @@ impl NodeBreaker {
         }
     }
 
-    pub(crate) fn record_connected(&self) {
+    pub(super) fn record_connected(&self) {
         self.breaker.lock().breaker.record_connected();
     }
 
     /// Opens the breaker because the node sent nothing while a command was waiting for its reply.
-    pub(crate) fn record_silence(&self) {
+    pub(super) fn record_silence(&self) {
         self.open(&mut self.breaker.lock(), "silence");
     }
 
     /// Closes the breaker after the node has replied to a PING in time.
-    pub(crate) fn close(&self) {
+    pub(super) fn close(&self) {
         let mut breaker = self.breaker.lock();
         if self.is_open.swap(false, Ordering::AcqRel) {
             breaker.breaker = CircuitBreaker::default();
             self.stats.breaker_open.sub(1);
             if breaker.is_logged {
-                let open_ms = self.clock.now().saturating_sub(breaker.opened_at).ceil_millis();
-                tracing::info!(node = self.address, open_ms, "the circuit breaker closed");
+                let now = self.now().unwrap_or_default();
+                let open_ms = now.saturating_sub(breaker.opened_at).ceil_millis();
+                let node = self.address.to_string();
+                tracing::info!(node, open_ms, "the circuit breaker closed");
             }
         }
     }
 
-    /// Opens the breaker and wakes every connection, which then rejects its queued commands.
+    /// Opens the breaker and wakes every connection, which then rejects its queued commands. Does
+    /// nothing without a clock.
     fn open(&self, breaker: &mut LoggedBreaker, reason: &'static str) {
+        let Some(now) = self.now() else { return };
         if self.is_open.swap(true, Ordering::AcqRel) {
             return;
         }
         self.stats.breaker_opened.add(1);
         self.stats.breaker_open.add(1);
-        breaker.opened_at = self.clock.now();
-        let admitted = self.log_limiter.admit("the circuit breaker opened", &self.address);
+        breaker.opened_at = now;
+        let limiter = &self.context.log_limiter;
+        let admitted = limiter.admit("the circuit breaker opened", &self.address);
         breaker.is_logged = admitted.is_some();
         if let Some(suppressed) = admitted {
-            let node = &self.address;
+            let node = self.address.to_string();
             tracing::warn!(node, reason, suppressed, "the circuit breaker opened");
         }
-        for signal in &self.signals {
-            signal.wake();
+        for connection in &self.connections {
+            connection.signal.notify_one();
         }
         self.refresh_needed.notify_one();
     }
@@ -172,20 +192,17 @@ impl NodeBreaker {
 
 impl CallTracker {
     /// Records the reply to the call.
-    pub(crate) fn report(mut self, reply: &CommandReply) {
+    pub(super) fn report(mut self, reply: &CommandReply) {
         self.reported = true;
         self.record(match reply {
-            CommandReply::Value(_)
-            | CommandReply::Decided(_)
-            | CommandReply::NotHere
-            | CommandReply::Redirect(..) => None,
-            CommandReply::Failed(SendError { kind, .. }) => Some(*kind),
+            CommandReply::Final(Err(error)) => Some(error.kind),
+            CommandReply::Final(Ok(_)) | CommandReply::Redirect(..) => None,
         });
     }
 
     /// Records how long the caller waited, in the node's statistics and in the call's trace.
     fn record(&self, error: Option<FailureKind>) {
-        let waited = self.breaker.clock.now().saturating_sub(self.sent);
+        let waited = self.node.now().unwrap_or_default().saturating_sub(self.sent);
         // Rejected on our side: nobody waited for the node.
         let is_unsent = matches!(
             error,
@@ -197,11 +214,11 @@ impl CallTracker {
             )
         );
         if !is_unsent {
-            self.breaker.stats.wait_times.record(waited.0);
+            self.node.stats.wait_times.record(waited.0);
         }
         current_trace::record(|trace| {
             let error = error.map(FailureKind::as_str);
-            trace.record_node_call(&self.breaker.address, waited, error);
+            trace.record_node_call(&self.node.address.to_string(), waited, error);
         });
     }
 }
@@ -216,24 +233,37 @@ impl Drop for CallTracker {
 }
 
 #[cfg(test)]
+impl NodeState {
+    /// Returns the state of the node 10.0.0.1:6379, which has two connections.
+    pub(super) fn for_test(clock: MonotonicClock) -> Arc<NodeState> {
+        let config = super::config::RedisConfig {
+            breaker_clock: Some(clock),
+            connections_per_node: 2,
+            ..Default::default()
+        };
+        let context = Arc::new(ClientContext::new(config, Vec::new()).unwrap());
+        let address = Address::Tcp("10.0.0.1".to_owned(), 6379);
+        Arc::new(NodeState::new(context, address, Arc::default()))
+    }
+}
+
+#[cfg(test)]
 mod tests {
 
     use futures_util::FutureExt;
     use redis::Value;
 
     use super::*;
+    use crate::store::redis::client::reply_slot::CallReply;
+    use crate::store::redis::client::send_error::SendError;
 
-    /// Returns a breaker whose clock shows the number of microseconds in the second value.
-    fn breaker() -> (Arc<NodeBreaker>, Arc<AtomicU64>) {
+    /// Returns a node whose clock shows the number of microseconds in the second value.
+    fn breaker() -> (Arc<NodeState>, Arc<AtomicU64>) {
         let (clock, time, _) = MonotonicClock::manual();
-        let signals = vec![Arc::default(), Arc::default()];
-        let (stats, refresh_needed) = (Arc::default(), Arc::default());
-        let breaker =
-            NodeBreaker::new(clock, "10.0.0.1:6379".to_owned(), stats, refresh_needed, signals);
-        (Arc::new(breaker), time)
+        (NodeState::for_test(clock), time)
     }
 
-    fn counts(breaker: &NodeBreaker) -> (u64, u64) {
+    fn counts(breaker: &NodeState) -> (u64, u64) {
         (breaker.stats.breaker_opened.get(), breaker.stats.breaker_open.get())
     }
 
@@ -246,8 +276,8 @@ mod tests {
         assert_eq!(breaker.last_reply_at(), Micros(5), "the latest reply of any connection");
         breaker.record_replies(2, 2, Micros(6));
         assert_eq!((breaker.is_open(), counts(&breaker)), (true, (1, 1)));
-        for signal in &breaker.signals {
-            assert!(signal.wait().now_or_never().is_some());
+        for connection in &breaker.connections {
+            assert!(connection.signal.notified().now_or_never().is_some());
         }
         assert!(breaker.refresh_needed.notified().now_or_never().is_some());
         breaker.record_silence();
@@ -301,8 +331,10 @@ mod tests {
             (counts[1] - counts[0], after.sum - before.sum)
         };
         time.store(1_000, Ordering::Relaxed);
-        assert_eq!(measured(400, Some(CommandReply::Value(Value::Nil))), (1, 600));
-        assert_eq!(measured(300, Some(CommandReply::Failed(SendError::LOST))), (1, 700));
+        let nil = CommandReply::Final(Ok(CallReply::Script(Value::Nil)));
+        assert_eq!(measured(400, Some(nil)), (1, 600));
+        let lost = CommandReply::Final(Err(SendError::LOST));
+        assert_eq!(measured(300, Some(lost)), (1, 700));
         assert_eq!(measured(200, None), (1, 800), "the caller timed out");
         for (kind, count) in [
             (FailureKind::NotConnected, 0),
@@ -312,7 +344,7 @@ mod tests {
             (FailureKind::Moving, 1),
             (FailureKind::Script, 1),
         ] {
-            let failed = CommandReply::Failed(SendError::not_executed(kind));
+            let failed = CommandReply::Final(Err(SendError::not_executed(kind)));
             assert_eq!(measured(999, Some(failed)), (count, count), "{kind:?}");
         }
     }
