@@ -28,29 +28,24 @@ use crate::domain::{
 };
 use crate::store::delivery::{Caller, run_in_task, unanswered};
 
-pub(super) struct Parts {
-    /// Groups of checks, each for one request to a node.
-    pub(super) groups: SlotGroups,
-    /// Number of redirects before a request for the whole call got the reply that its node does not
-    /// hold every key; `None` if there was no such request.
-    pub(super) not_here: Option<u64>,
-}
-
 /// Checks of one script call, as they were sent.
 type SentChecks<'a> = SmallVec<[Check<'a>; 8]>;
 
 impl<T: Transport> Shared<T> {
-    /// Decides a call of several parts in a task.
+    /// Decides a call of several parts in a task, by one request to a node for each group. `not_here`
+    /// is the number of redirects before a request for the whole call got the reply that its node does
+    /// not hold every key; `None` if there was no such request.
     pub(super) async fn decide_in_parts(
         self: &Arc<Self>,
         call: &Call<'_>,
-        parts: Parts,
+        groups: SlotGroups,
+        not_here: Option<u64>,
     ) -> Answers {
         let (store, owned) = (Arc::clone(self), OwnedCall::new(call));
         let work = |caller| async move {
             let checks = owned.checks();
             let call = owned.to_call(&checks);
-            OwnedMultiPart::new(&store, &call, caller).run(parts).await;
+            OwnedMultiPart::new(&store, &call, caller).run(groups, not_here).await;
         };
         let answers = run_in_task(&self.tasks, &self.stats.unheard, work).await;
         answers.unwrap_or_else(|| unanswered(call, ExecutionStatus::Unknown, FailureKind::Lost))
@@ -97,8 +92,7 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
 
     /// Sends one request per group, and settles the charges of the call. If a node does not hold every
     /// key of a group, the group's checks are sent again, slot by slot.
-    async fn run(mut self, parts: Parts) {
-        let Parts { groups, not_here } = parts;
+    async fn run(mut self, groups: SlotGroups, not_here: Option<u64>) {
         let store = self.store;
         store.stats.multi_slot_calls.fetch_add(1, Ordering::Relaxed);
         let redirects = store.transport.redirects();

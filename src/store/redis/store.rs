@@ -14,7 +14,6 @@ use super::client::node_stats::NodeReport;
 use super::client::send_error::SendError;
 use super::client::topology::RedisClient;
 use super::client::transport::{CallReply, PendingCall, Transport};
-use super::multi_part::Parts;
 use super::multi_slot::{self, SlotGroup, SlotGroups};
 use super::node_scripts::NodeScriptSwitch;
 use super::script;
@@ -119,7 +118,7 @@ impl RedisStore<RedisClient> {
     pub(crate) fn override_store(&self, replica: u64) -> super::override_store::OverrideStore {
         super::override_store::OverrideStore::new(
             self.transport(),
-            self.shared.encoder.prefix(),
+            &self.shared.encoder.prefix,
             replica,
         )
     }
@@ -192,10 +191,7 @@ impl<T: Transport> Shared<T> {
         }
         let groups = self.group_checks(call);
         match groups.as_slice() {
-            [_, _, ..] => {
-                let parts = Parts { groups, not_here: None };
-                Box::pin(self.decide_in_parts(call, parts)).await
-            }
+            [_, _, ..] => Box::pin(self.decide_in_parts(call, groups, None)).await,
             // Pinned here, because awaiting the future by value would copy it.
             one => pin!(self.decide_in_place(call, one.first())).await,
         }
@@ -219,8 +215,7 @@ impl<T: Transport> Shared<T> {
             // Boxed, because it is rare, so that the future stays small.
             let all: SmallVec<[usize; 8]> = (0..call.checks.len()).collect();
             let groups = self.group_missed_checks(call, &all);
-            let parts = Parts { groups, not_here: Some(redirects) };
-            return Box::pin(self.decide_in_parts(call, parts)).await;
+            return Box::pin(self.decide_in_parts(call, groups, Some(redirects))).await;
         }
         self.stats.script_calls.fetch_add(1, Ordering::Relaxed);
         self.decode_answers(reply, call)

@@ -61,8 +61,8 @@ pub struct CallScope {
 /// Encoder that turns checks and refund receipts into script calls.
 #[derive(Clone, Debug)]
 pub struct Encoder {
-    prefix: Prefix,
-    scripts: &'static Scripts,
+    pub(crate) prefix: Prefix,
+    pub(super) scripts: &'static Scripts,
     is_cluster: bool,
 }
 
@@ -71,14 +71,6 @@ impl Encoder {
     /// hash slot of its keys.
     pub fn new(prefix: Prefix, scripts: &'static Scripts, is_cluster: bool) -> Encoder {
         Encoder { prefix, scripts, is_cluster }
-    }
-
-    pub(crate) fn prefix(&self) -> &Prefix {
-        &self.prefix
-    }
-
-    pub(super) fn scripts(&self) -> &'static Scripts {
-        self.scripts
     }
 
     /// Returns whether Redis is a cluster.

@@ -216,7 +216,7 @@ impl WriteCalls {
     /// Encodes the script call. With `spans_slots`, the counters may be in several hash slots of a
     /// cluster's node.
     pub fn encode(&self, encoder: &Encoder, spans_slots: bool) -> ScriptCall {
-        let script = &encoder.scripts().decide;
+        let script = &encoder.scripts.decide;
         let mut command = Cmd::with_capacity(5 + self.counters.len(), 64 + self.wire_size());
         command.arg("EVALSHA").arg(script.sha.as_str());
         // Redis checks that all KEYS are in one slot, so keys in several slots are arguments.
@@ -298,7 +298,7 @@ impl WriteCalls {
         let letter = self.limits[limit].letter();
         let place = self.find(check, letter).unwrap_or_else(|free| {
             self.index.numbers[usize::from(free)] = self.counters.len() as u8 + 1;
-            self.keys.extend_from_slice(&encoder.prefix().key_with_letter(&check.key, letter));
+            self.keys.extend_from_slice(&encoder.prefix.key_with_letter(&check.key, letter));
             self.counters.push(SharedCounter {
                 key: check.key,
                 letter,
