@@ -1,7 +1,7 @@
 //! The memory store against the contract.
 
 use tidegate::clock::ManualClock;
-use tidegate::domain::{CounterKey, Micros, Source};
+use tidegate::domain::{CounterKey, Source};
 use tidegate::store::memory::MemoryStore;
 
 use super::contract;
@@ -30,12 +30,8 @@ impl Bench for MemoryBench {
         Source::Memory
     }
 
-    fn now(&self) -> Micros {
-        self.clock.get()
-    }
-
-    fn set(&self, now: Micros) {
-        self.clock.set(now);
+    fn clock(&self) -> &ManualClock {
+        &self.clock
     }
 
     fn traces(&self) -> u64 {

@@ -12,11 +12,12 @@ mod counter_cases;
 mod full_table;
 mod key_floods;
 mod memory_bound;
-mod memory_store;
-mod random_calls;
+pub(crate) mod memory_store;
+pub(crate) mod random_calls;
+pub(crate) mod random_limits;
 mod redis_store;
 mod reference_store;
-mod store_under_test;
+pub(crate) mod store_under_test;
 mod vector_cases;
 
 /// Hands the list of cases to a macro: its name, what it is told besides, then each case.

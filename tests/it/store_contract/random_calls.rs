@@ -1,42 +1,50 @@
-//! Random calls, answered by a store and by the reference store: time that jumps, costs from 0 to
-//! huge, refunds, receipts, changed limits, several algorithms in one call.
+//! Random calls, answered by a store and as expected: time that jumps, costs from 0 to huge, refunds,
+//! receipts, changed limits, several algorithms in one call.
 //!
 //! The seeds are fixed, and a failure names its seed.
 
-use std::ops::Range;
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use tidegate::domain::{Accounting, Algorithm, Call, Charge, Check, Hits, Limit, Micros, Receipt};
+use tidegate::domain::{
+    Accounting, Call, Charge, Check, CounterKey, Fraction, Hits, Holder, Micros, Op, Outcome,
+    Receipt, Role,
+};
 use tidegate::store::Store;
 
+use super::random_limits::{COUNTERS, HOLDS, SLOTS, limit_of};
 use super::reference_store::{Model, sane};
 use super::store_under_test::*;
 use crate::support::drawn_check::DrawnCheck;
 use crate::support::random::Random;
 
 const CALLS: u64 = 250;
-const KEYS: u64 = 14;
-/// The counter of slots.
-const SLOTS: u64 = 10;
 /// More keys than all traces begin with.
 const KEYS_OF_ALL: u64 = 1 << 20;
 
+/// Each trace has a third of the counters, so that its calls meet.
 pub async fn random_calls_are_answered_as_the_model_answers_them<B: Bench>(bench: Arc<B>) {
-    random_calls(&*bench, 0..11).await;
+    let counters = |seed| (0..HOLDS).filter(|n| n % 3 == seed % 3).collect();
+    random_calls(&*bench, counters).await;
 }
 
 /// The same with counters of hits that can be held, and of slots.
 pub async fn random_holds_are_answered_as_the_model_answers_them<B: Bench>(bench: Arc<B>) {
-    random_calls(&*bench, SLOTS..KEYS).await;
+    random_calls(&*bench, |_| [SLOTS].into_iter().chain(HOLDS..COUNTERS).collect()).await;
 }
 
-async fn random_calls<B: Bench>(bench: &B, counters: Range<u64>) {
+async fn random_calls<B: Bench>(bench: &B, counters: impl Fn(u64) -> Vec<u64>) {
     bench.set(START);
     for seed in 1..=bench.traces() {
-        let latest = trace(bench, seed, &counters).await;
+        let traffic = Traffic { counters: counters(seed), clock: moved, has_blocks: false };
+        println!("seed {seed}");
+        let mut trace = Trace::new(bench, Model::default(), seed, traffic);
+        for _ in 0..CALLS {
+            trace.step().await;
+        }
         // No step back from one trace to the next: what a store makes of its receipts depends on
         // the latest time that it has seen.
-        bench.set(Micros(latest.0 + 60 * MINUTE));
+        bench.set(Micros(trace.latest.0 + 60 * MINUTE));
     }
 }
 
@@ -66,63 +74,6 @@ pub async fn c04_a_refused_call_leaves_every_counter_as_it_was<B: Bench>(bench: 
     }
 }
 
-/// One trace, and the latest time in it.
-async fn trace<B: Bench>(bench: &B, seed: u64, counters: &Range<u64>) -> Micros {
-    let mut random = Random::seeded(seed);
-    let mut model = Model::default();
-    let mut receipts: Vec<Receipt> = Vec::new();
-    let mut latest = bench.now();
-    let mut keys: Vec<u64> = (0..KEYS).map(|n| seed * KEYS + n).collect();
-    for n in 0..CALLS {
-        let before = bench.now();
-        bench.set(moved(&mut random, before));
-        if bench.now() < before {
-            // A counter that is over may be gone, and then a step back does not bring it back: so
-            // it is asked no more.
-            for (n, key) in (0..).zip(&mut keys) {
-                let limit = numbers(n, 0);
-                // Holds and leases that have ended may be gone, too.
-                let has_holds = limit.reserve.is_some();
-                let has_leases = counters.start == n && n == SLOTS;
-                if has_holds || has_leases || model.is_over(&peek(bench.key(*key), &limit), before)
-                {
-                    *key += KEYS_OF_ALL;
-                }
-            }
-        }
-        let drawn: Vec<DrawnCheck> = (0..=random.below(4))
-            .map(|_| drawn_check(&mut random, bench, &keys, counters))
-            .collect();
-        let checks: Vec<Check<'_>> = drawn.iter().map(DrawnCheck::check).collect();
-        let accounting =
-            if random.one_in(4) { Accounting::Independent } else { Accounting::AllOrNothing };
-        let outcomes = call(bench, accounting, &checks).await;
-        let call = Call { checks: &checks, accounting, now: bench.now(), deadline: None };
-        let expected = model.apply(&call);
-        assert_eq!(outcomes, expected, "seed {seed}, call {n}: {checks:#?}");
-        assert!(outcomes.iter().all(sane), "seed {seed}, call {n}: {outcomes:#?}");
-        receipts.extend(checks.iter().zip(&outcomes).filter_map(|(c, o)| Receipt::for_check(c, o)));
-
-        latest = latest.max(bench.now());
-        if random.one_in(5) && !receipts.is_empty() && bench.now() == latest {
-            let receipt =
-                receipts.swap_remove(usize::try_from(random.below(receipts.len() as u64)).unwrap());
-            // A store without a clock refunds as of its latest call: so there is one.
-            let look = [peek(receipt.key, &receipt.limit)];
-            apply(bench, &look).await;
-            model.apply(&Call {
-                checks: &look,
-                accounting: Accounting::AllOrNothing,
-                now: bench.now(),
-                deadline: None,
-            });
-            bench.store().refund(std::slice::from_ref(&receipt)).await;
-            model.refund(&receipt, bench.now());
-        }
-    }
-    latest
-}
-
 fn moved(random: &mut Random, now: Micros) -> Micros {
     Micros(match random.below(100) {
         0..40 => now.0,
@@ -135,71 +86,219 @@ fn moved(random: &mut Random, now: Micros) -> Micros {
     })
 }
 
-/// Which of a trace's counters are windows.
-fn is_window(n: u64) -> bool {
-    n < 6 && n.is_multiple_of(2)
+/// The calls of a trace.
+pub struct Traffic {
+    pub counters: Vec<u64>,
+    /// Draws the time of the next call.
+    pub clock: fn(&mut Random, Micros) -> Micros,
+    /// Whether a third of the counters have blocks. The clock does not step back then.
+    pub has_blocks: bool,
 }
 
-/// The n-th counter's limit. A counter keeps its algorithm and its charge; its numbers change now
-/// and then. (A hybrid keeps its size: what is there is cut by a smaller one.)
-fn numbers(n: u64, variant: u64) -> Arc<Limit> {
-    let hits = [5, 3, 20, 0][variant as usize];
-    let charge = match n {
-        4 | 5 => Charge::Always,
-        2 | 6 | 7 | 13 => Charge::Billed,
-        _ => Charge::Admitted,
-    };
-    let limit = match n {
-        _ if is_window(n) => window(hits, MINUTE),
-        6 => sliding_window(hits, MINUTE),
-        7 => sliding_log(hits, MINUTE),
-        8 => {
-            let mut limit = Limit::clone(&hybrid(10, 600, MINUTE));
-            if let Algorithm::Hybrid(hybrid) = &mut limit.algorithm {
-                hybrid.shares = [30, 20].into();
-                (hybrid.class, hybrid.floor_percent) =
-                    [(0, 0), (1, 60), (1, 60), (0, 0)][variant as usize];
-            }
-            Arc::new(limit)
-        }
-        9 => {
-            let mut limit = Limit::clone(&bucket(10, 70_000));
-            if let Algorithm::Bucket(bucket) = &mut limit.algorithm {
-                bucket.floor = Hits([0, 3, 7, 10][variant as usize]);
-            }
-            Arc::new(limit)
-        }
-        SLOTS => slots(hits, MINUTE),
-        11 => reserved(&window(hits, MINUTE), 40),
-        12 => reserved(&bucket([10, 3, 20, 6][variant as usize], 7 * SECOND), 40),
-        13 => reserved(&credits([20, 5, 9, 7][variant as usize], 7, 40 * SECOND), 3),
-        _ => match variant {
-            0 if n == 3 => credits(7, 7, SECOND),
-            0 | 1 => bucket(10, 70_000),
-            2 => credits(4, 3_000_001, 7 * SECOND),
-            _ => bucket(3, SECOND),
-        },
-    };
-    Arc::new(Limit { charge, ..Limit::clone(&limit) })
+/// Who knows the right answers.
+pub trait Reference {
+    async fn apply(&mut self, call: &Call<'_>) -> Vec<Outcome>;
+
+    async fn refund(&mut self, receipt: &Receipt, now: Micros);
+
+    /// Whether a store may have forgotten a counter by now, as the reference has not: then a step
+    /// back does not bring it back.
+    fn may_be_gone(&self, _: &Check<'_>, _: Micros) -> bool {
+        false
+    }
 }
 
-fn drawn_check<B: Bench>(
-    random: &mut Random,
-    bench: &B,
-    keys: &[u64],
-    counters: &Range<u64>,
-) -> DrawnCheck {
-    let n = counters.start + random.below(counters.end - counters.start);
-    let key = bench.key(keys[usize::try_from(n).unwrap()]);
-    // A counter keeps its algorithm and its charge; its numbers change now and then.
-    let variant = if random.one_in(10) { random.below(4) } else { 0 };
-    let limit = numbers(n, variant);
-    let cost = match random.below(20) {
-        0 => 0,
-        1 => u64::MAX,
-        2 => 1 << 53,
-        3..6 => limit.capacity().0,
-        _ => 1 + random.below(4),
-    };
-    DrawnCheck::new(random, key, limit, Hits(cost))
+/// What became of a check, for those who look for a fault.
+struct Told {
+    now: Micros,
+    key: CounterKey,
+    asked: (Op, Role, Option<Holder>, Hits),
+    outcome: Outcome,
+}
+
+/// Random calls of one seed.
+pub struct Trace<'a, B, R> {
+    bench: &'a B,
+    reference: R,
+    seed: u64,
+    traffic: Traffic,
+    random: Random,
+    keys: Vec<u64>,
+    /// The latest time of a call.
+    latest: Micros,
+    receipts: Vec<Receipt>,
+    told: Vec<Told>,
+}
+
+impl<'a, B: Bench, R: Reference> Trace<'a, B, R> {
+    pub fn new(bench: &'a B, reference: R, seed: u64, traffic: Traffic) -> Trace<'a, B, R> {
+        Trace {
+            bench,
+            reference,
+            seed,
+            traffic,
+            random: Random::seeded(seed),
+            keys: (0..COUNTERS).map(|n| seed * COUNTERS + n).collect(),
+            latest: bench.now(),
+            receipts: Vec::new(),
+            told: Vec::new(),
+        }
+    }
+
+    /// Takes one hit of every counter.
+    pub async fn begin(&mut self) {
+        for n in self.traffic.counters.clone() {
+            let limit = limit_of(n, 0);
+            self.compare(&[take(self.key(n), &limit, 1)], Accounting::AllOrNothing).await;
+        }
+    }
+
+    /// One call, and now and then a receipt; how many operations that made.
+    pub async fn step(&mut self) -> u64 {
+        self.move_clock();
+        let drawn = self.drawn_checks();
+        let checks: Vec<Check<'_>> = drawn.iter().map(DrawnCheck::check).collect();
+        let accounting =
+            if self.random.one_in(3) { Accounting::Independent } else { Accounting::AllOrNothing };
+        self.compare(&checks, accounting).await;
+        let now = self.bench.now();
+        self.latest = self.latest.max(now);
+        if !self.random.one_in(4) || self.receipts.is_empty() || now < self.latest {
+            return checks.len() as u64;
+        }
+        let at = self.random.below(self.receipts.len() as u64);
+        let receipt = self.receipts.swap_remove(usize::try_from(at).unwrap());
+        // A store without a clock refunds as of its latest call on the counter: so there is one.
+        let look = [peek(receipt.key, &receipt.limit)];
+        let looked = self.compare(&look, Accounting::AllOrNothing).await[0];
+        // Without holds, the memory store would refund what a renewed hold had, which was never charged.
+        if receipt.is_hold() && looked.held == Hits::ZERO {
+            return checks.len() as u64;
+        }
+        self.bench.store().refund(std::slice::from_ref(&receipt)).await;
+        self.reference.refund(&receipt, now).await;
+        self.compare(&look, Accounting::AllOrNothing).await;
+        checks.len() as u64 + 1
+    }
+
+    fn key(&self, n: u64) -> CounterKey {
+        self.bench.key(self.keys[usize::try_from(n).unwrap()])
+    }
+
+    fn move_clock(&mut self) {
+        let before = self.bench.now();
+        // The memory store forgets counters that have expired when it adds a block.
+        let first = if self.traffic.has_blocks { before } else { Micros::ZERO };
+        let now = (self.traffic.clock)(&mut self.random, before).max(first);
+        self.bench.set(now);
+        if now < before {
+            for n in 0..COUNTERS {
+                let limit = limit_of(n, 0);
+                // It is asked no more.
+                if self.reference.may_be_gone(&peek(self.key(n), &limit), before) {
+                    self.keys[usize::try_from(n).unwrap()] += KEYS_OF_ALL;
+                }
+            }
+        }
+    }
+
+    fn drawn_checks(&mut self) -> Vec<DrawnCheck> {
+        let size = if self.random.one_in(3) { self.random.below(8) } else { 0 };
+        let mut drawn: Vec<DrawnCheck> = Vec::new();
+        if self.random.one_in(4) {
+            // A refund and takes of one counter, which may fill it again.
+            let n = self.drawn_counter();
+            let capacity = limit_of(n, 0).capacity().0;
+            let refund = Op::Refund { cost: Hits(1 + self.random.below(capacity.clamp(1, 60))) };
+            let mut first = DrawnCheck { op: refund, ..self.drawn_check(n) };
+            // Only holds and settles have the id of a hold.
+            first.holder = first.holder.filter(|_| first.limit.reserve.is_none());
+            drawn.push(first);
+            drawn.extend((0..3).map(|_| self.drawn_check(n)));
+        } else {
+            for _ in 0..=size {
+                let n = self.drawn_counter();
+                drawn.push(self.drawn_check(n));
+            }
+        }
+        if self.random.one_in(3) {
+            only_takes(&mut drawn);
+        }
+        drawn
+    }
+
+    fn drawn_counter(&mut self) -> u64 {
+        let counters = &self.traffic.counters;
+        counters[usize::try_from(self.random.below(counters.len() as u64)).unwrap()]
+    }
+
+    fn drawn_check(&mut self, n: u64) -> DrawnCheck {
+        let (key, random) = (self.key(n), &mut self.random);
+        let variant = if random.one_in(8) { random.below(5) } else { 0 };
+        let mut limit = limit_of(n, variant);
+        if random.one_in(16) {
+            let percent = 1 + u32::try_from(random.below(99)).unwrap();
+            limit = Arc::new(limit.scaled_by(Fraction::from_percent(percent)));
+        }
+        if self.traffic.has_blocks && n.is_multiple_of(3) && n != SLOTS {
+            limit = blocking(&limit, [1, 5, 5, 600][random.below(4) as usize]);
+        }
+        let capacity = limit.capacity().0;
+        let cost = match random.below(24) {
+            0 => 0,
+            1 => u64::MAX,
+            2 => 1 << 53,
+            3 => capacity + 1,
+            4..7 => capacity,
+            7..9 => 1 + random.below(capacity.max(1)),
+            9 => 2 * capacity,
+            _ => 1 + random.below(3),
+        };
+        DrawnCheck::new(random, key, limit, Hits(cost))
+    }
+
+    async fn compare(&mut self, checks: &[Check<'_>], accounting: Accounting) -> Vec<Outcome> {
+        let (seed, now) = (self.seed, self.bench.now());
+        let outcomes = call(self.bench, accounting, checks).await;
+        let call = Call { checks, accounting, now, deadline: None };
+        let expected = self.reference.apply(&call).await;
+        for (n, (check, outcome)) in checks.iter().zip(&outcomes).enumerate() {
+            assert!(
+                *outcome == expected[n] && sane(outcome),
+                "seed {seed}, check {n}: {outcome:?}\nexpected: {:?}\nin a call at {}, \
+                 {accounting:?}: {checks:?}\nso far: {}",
+                expected[n],
+                now.0,
+                self.history(&check.key)
+            );
+        }
+        let told = checks.iter().zip(&outcomes).map(|(check, outcome)| Told {
+            now,
+            key: check.key,
+            asked: (check.op, check.role, check.holder, check.limit.capacity()),
+            outcome: *outcome,
+        });
+        self.told.extend(told);
+        let receipts = checks.iter().zip(&outcomes).filter_map(|(c, o)| Receipt::for_check(c, o));
+        self.receipts.extend(receipts);
+        outcomes
+    }
+
+    fn history(&self, key: &CounterKey) -> String {
+        let of = self.told.iter().filter(|told| told.key == *key);
+        of.map(|told| format!("\n{} {:?}: {:?}", told.now.0, told.asked, told.outcome)).collect()
+    }
+}
+
+/// What most calls are, and what the leaner scripts decide: different counters, charged when
+/// admitted, all required.
+fn only_takes(checks: &mut Vec<DrawnCheck>) {
+    let mut seen = HashSet::new();
+    checks.retain(|check| check.limit.charge != Charge::Always && seen.insert(check.key));
+    for check in checks {
+        check.role = Role::Required;
+        if let Op::Peek { .. } | Op::Refund { .. } = check.op {
+            check.op = Op::Take { cost: Hits::ONE };
+        }
+    }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use redis::aio::MultiplexedConnection;
 use tidegate::clock::ManualClock;
-use tidegate::domain::{Answers, Call, CounterKey, Micros, Receipt, Source};
+use tidegate::domain::{Answers, Call, CounterKey, Receipt, Source};
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{Address, RedisConfig, TopologyConfig};
@@ -148,12 +148,8 @@ impl<T: Transport> Bench for RedisBench<T> {
         Source::Redis
     }
 
-    fn now(&self) -> Micros {
-        self.clock.get()
-    }
-
-    fn set(&self, now: Micros) {
-        self.clock.set(now);
+    fn clock(&self) -> &ManualClock {
+        &self.clock
     }
 
     fn traces(&self) -> u64 {

@@ -2,9 +2,12 @@
 
 use std::collections::HashMap;
 
+use super::random_calls::Reference;
+use super::store_under_test::{SECOND, slots};
 use tidegate::algorithm::{State, apply, apply_for, expires_at, refund};
 use tidegate::domain::{
-    Accounting, Call, Charge, Check, CounterKey, Hits, Micros, Op, Outcome, Receipt, Role, Verdict,
+    Accounting, Algorithm, Call, Charge, Check, CounterKey, Hits, Micros, Op, Outcome, Receipt,
+    Role, Verdict,
 };
 
 #[derive(Default)]
@@ -12,8 +15,8 @@ pub struct Model {
     states: HashMap<CounterKey, State>,
 }
 
-impl Model {
-    pub fn apply(&mut self, call: &Call<'_>) -> Vec<Outcome> {
+impl Reference for Model {
+    async fn apply(&mut self, call: &Call<'_>) -> Vec<Outcome> {
         let mut outcomes: Vec<Option<Outcome>> = vec![None; call.checks.len()];
         for (i, check) in call.checks.iter().enumerate() {
             if check.comes_first() {
@@ -53,7 +56,7 @@ impl Model {
         outcomes
     }
 
-    pub fn refund(&mut self, receipt: &Receipt, now: Micros) {
+    async fn refund(&mut self, receipt: &Receipt, now: Micros) {
         if let Some(state) = self.states.get_mut(&receipt.key)
             && let Some(new) = refund(state, &receipt.limit, &receipt.taken, now)
         {
@@ -61,12 +64,22 @@ impl Model {
         }
     }
 
-    /// Whether a counter may be gone: an absent one means the same (for as long as the clock does
-    /// not step back).
-    pub fn is_over(&self, check: &Check<'_>, now: Micros) -> bool {
-        self.states.get(&check.key).is_some_and(|state| expires_at(state, check.limit) <= now)
+    /// A counter that is over may be gone, and of others the holds and leases that have ended.
+    fn may_be_gone(&self, check: &Check<'_>, now: Micros) -> bool {
+        let Some(state) = self.states.get(&check.key) else { return false };
+        let has_ended = match check.limit.algorithm {
+            Algorithm::Concurrency(_) => {
+                let many = slots(1 << 32, SECOND);
+                let left = |at| apply(Some(state), &many, Op::PEEK, at).outcome.available;
+                left(now) != left(Micros::ZERO)
+            }
+            _ => check.limit.reserve.is_some(),
+        };
+        has_ended || expires_at(state, check.limit) <= now
     }
+}
 
+impl Model {
     fn step(&mut self, check: &Check<'_>, op: Op, now: Micros) -> Outcome {
         let state = self.states.get(&check.key);
         let step = apply_for(state, check.limit, op, check.holder, now);

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use tidegate::clock::ManualClock;
 use tidegate::domain::{
-    Accounting, Answer, Call, Check, CounterKey, Holder, Limit, Micros, Outcome, Receipt, Role,
-    Source, Verdict,
+    Accounting, Answer, Answers, Call, Check, CounterKey, Holder, Limit, Micros, Outcome, Receipt,
+    Role, Source, Verdict,
 };
 use tidegate::store::Store;
 
@@ -23,9 +24,7 @@ pub trait Bench: Send + Sync + 'static {
     fn store(&self) -> &Self::Store;
     /// What the answers must give as their source.
     fn source(&self) -> Source;
-    fn now(&self) -> Micros;
-    /// Sets the time, forward or back.
-    fn set(&self, now: Micros);
+    fn clock(&self) -> &ManualClock;
     /// The n-th counter of this bench; the counters of one bench share a tag, those of two benches
     /// never meet.
     fn key(&self, n: u64) -> CounterKey;
@@ -33,6 +32,15 @@ pub trait Bench: Send + Sync + 'static {
     /// How many traces of random calls it answers.
     fn traces(&self) -> u64 {
         160
+    }
+
+    fn now(&self) -> Micros {
+        self.clock().get()
+    }
+
+    /// Sets the time, forward or back.
+    fn set(&self, now: Micros) {
+        self.clock().set(now);
     }
 
     fn advance(&self, by: u64) {
@@ -66,7 +74,7 @@ pub fn with_role(role: Role, check: Check<'_>) -> Check<'_> {
     Check { role, ..check }
 }
 
-/// Applies a call now; every check must have been decided.
+/// Applies a call now.
 pub async fn call<B: Bench>(
     bench: &B,
     accounting: Accounting,
@@ -76,14 +84,16 @@ pub async fn call<B: Bench>(
     let answers = bench.store().apply(&call).await;
     assert_eq!(answers.source, bench.source());
     assert_eq!(answers.each.len(), checks.len(), "one answer per check");
-    answers
-        .each
-        .iter()
-        .map(|answer| match answer {
-            Answer::Decided(outcome) => *outcome,
-            other => panic!("not decided: {other:?}"),
-        })
-        .collect()
+    decided(&answers)
+}
+
+/// The outcomes of a call; every check must have been decided.
+pub fn decided(answers: &Answers) -> Vec<Outcome> {
+    let outcome = |answer: &Answer| match answer {
+        Answer::Decided(outcome) => *outcome,
+        other => panic!("not decided: {other:?}"),
+    };
+    answers.each.iter().map(outcome).collect()
 }
 
 /// All or nothing.
