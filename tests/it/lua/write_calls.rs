@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use redis::Value;
 use tidegate::domain::{
-    Accounting, Call, Charge, Check, CounterKey, Fraction, Hits, Limit, Micros, Op, Role, Unit,
+    Accounting, Call, Check, CounterKey, Fraction, Hits, Limit, Micros, Op, Role, Unit,
 };
 use tidegate::store::redis::script::arguments::{CallScope, Encoder};
 use tidegate::store::redis::script::call;
@@ -20,6 +20,7 @@ use tidegate::store::redis::script::replay::{CallResult, Replay, WriteResults};
 use tidegate::store::redis::script::reply::ReplyError;
 use tidegate::store::redis::script::write_calls::{WriteCalls, is_shareable};
 
+use crate::support::drawn_check::DrawnCheck;
 use crate::support::environment::number;
 use crate::support::limits::*;
 use crate::support::proof;
@@ -39,7 +40,7 @@ const EXPIRY_MILLIS: u64 = 2_000;
 
 /// A call that owns its limits.
 struct DrawnCall {
-    checks: Vec<(CounterKey, Arc<Limit>, Op, Role)>,
+    checks: Vec<DrawnCheck>,
     accounting: Accounting,
     /// Time of the process that sends the call.
     local_now: Micros,
@@ -47,22 +48,13 @@ struct DrawnCall {
 
 impl DrawnCall {
     fn checks(&self) -> Vec<Check<'_>> {
-        let each = self.checks.iter();
-        each.map(|(key, limit, op, role)| Check {
-            key: *key,
-            limit,
-            op: *op,
-            role: *role,
-            holder: None,
-            may_block: true,
-        })
-        .collect()
+        self.checks.iter().map(DrawnCheck::check).collect()
     }
 
     /// Whether the call is sent as one whose other checks another node decides. No part has quotas.
     fn is_part(&self) -> bool {
-        let is_quota = |(.., role): &(_, _, _, Role)| matches!(role, Role::Quota(_));
-        let is_whole = self.checks.len() == 1 || self.checks.iter().any(is_quota);
+        let has_quotas = self.checks.iter().any(|check| matches!(check.role, Role::Quota(_)));
+        let is_whole = self.checks.len() == 1 || has_quotas;
         self.accounting == Accounting::AllOrNothing && !is_whole
     }
 }
@@ -317,8 +309,6 @@ fn call_of<'a>(drawn: &DrawnCall, checks: &'a [Check<'a>]) -> Call<'a> {
 fn limit_of(counter: u64, variant: u64) -> Arc<Limit> {
     let pick = |numbers: [u64; 4]| numbers[usize::try_from(variant).unwrap()];
     let hits = pick([5, 3, 20, 0]);
-    let billed =
-        |limit: Arc<Limit>| Arc::new(Limit { charge: Charge::Billed, ..Limit::clone(&limit) });
     let limit = match counter {
         0 => window(hits, MINUTE),
         1 => window(pick([40, 30, 4_000_000, 1]), SECOND),
@@ -327,11 +317,11 @@ fn limit_of(counter: u64, variant: u64) -> Arc<Limit> {
         4 => floored(&bucket(20, 3 * SECOND), pick([0, 5, 10, 19])),
         5 => credits(hits, pick([7, 7, 13, 7]), MINUTE),
         6 => floored(&credits(30, 7, SECOND), pick([0, 3, 29, 1])),
-        7 => billed(credits(pick([5, 3, 20, 1]), 3, MINUTE)),
+        7 => billed(&credits(pick([5, 3, 20, 1]), 3, MINUTE)),
         8 => sliding_window(hits, MINUTE),
         9 => sliding_window(pick([50, 5, 4_000_000, 1]), SECOND),
         10 => calendar(hits, Unit::Day, "Europe/Berlin"),
-        _ => billed(window(hits, MINUTE)),
+        _ => billed(&window(hits, MINUTE)),
     };
     match (counter % 3, variant) {
         (0, 0..2) => blocking(&limit, 2),
@@ -349,11 +339,11 @@ fn draw_call(random: &mut Random, limits: &[Vec<Arc<Limit>>], seed: u64, now: Mi
     let count = if random.one_in(3) { 1 + random.below(6) } else { 1 };
     // Mostly the same few, so that calls meet.
     let first = random.below(COUNTERS);
-    let mut checks: Vec<(CounterKey, Arc<Limit>, Op, Role)> = Vec::new();
+    let mut checks: Vec<DrawnCheck> = Vec::new();
     for nth in 0..count {
         let n = (first + nth * (1 + random.below(2))) % COUNTERS;
         let key = key(seed * COUNTERS + n);
-        if checks.iter().any(|(known, ..)| *known == key) {
+        if checks.iter().any(|known| known.key == key) {
             continue;
         }
         let variant = if random.one_in(4) { random.below(VARIANTS) } else { 0 };
@@ -383,7 +373,7 @@ fn draw_call(random: &mut Random, limits: &[Vec<Arc<Limit>>], seed: u64, now: Mi
             2 if !only_takes => Role::Quota(1),
             _ => Role::Required,
         };
-        checks.push((key, limit, op, role));
+        checks.push(DrawnCheck { key, limit, op, role, holder: None });
     }
     let is_independent = !only_takes && random.one_in(3);
     let accounting =
