@@ -56,15 +56,14 @@ pub fn key(nth: usize) -> CounterKey {
     CounterKey { identity: u128::from_le_bytes(*bytes), tag: None }
 }
 
+/// A check that charges the counter of a key.
+pub fn check(limit: &Arc<Limit>, key: CounterKey, cost: Hits) -> Check<'_> {
+    let op = Op::Take { cost };
+    Check { key, limit, op, role: Role::Required, holder: None, may_block: true }
+}
+
 fn take(store: &MemoryStore, limit: &Arc<Limit>, key: CounterKey, now: Micros) {
-    let check = Check {
-        key,
-        limit,
-        op: Op::Take { cost: Hits::ONE },
-        role: Role::Required,
-        holder: None,
-        may_block: true,
-    };
+    let check = check(limit, key, Hits::ONE);
     let accounting = Accounting::AllOrNothing;
     let call = Call { checks: &[check], accounting, now, deadline: None };
     let mut apply = std::pin::pin!(store.apply(&call));

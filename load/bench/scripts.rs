@@ -4,9 +4,7 @@
 use std::sync::Arc;
 
 use redis::Cmd;
-use tidegate::domain::{
-    Accounting, Algorithm, Call, Charge, Check, CounterKey, Hits, Limit, Micros, Op, Role,
-};
+use tidegate::domain::{Accounting, Algorithm, Call, Charge, Check, Hits, Limit, Micros};
 use tidegate::store::redis::script::arguments::{CallScope, Encoder};
 use tidegate::store::redis::script::call;
 use tidegate::store::redis::script::keys::Prefix;
@@ -156,15 +154,7 @@ fn incrby_and_expire() -> Side {
 }
 
 fn check(limit: &Arc<Limit>, nth: usize) -> Check<'_> {
-    let key = memory::key(nth % KEYS);
-    Check {
-        key,
-        limit,
-        op: Op::Take { cost: Hits::ONE },
-        role: Role::Required,
-        holder: None,
-        may_block: true,
-    }
+    memory::check(limit, memory::key(nth % KEYS), Hits::ONE)
 }
 
 /// What a counter takes in Redis: key, value, expiry and their places in its tables.
@@ -183,17 +173,8 @@ fn bytes_per_key(scale: Scale) {
         for chunk in (0..keys).collect::<Vec<_>>().chunks(256) {
             let mut pipeline = redis::Pipeline::new();
             for nth in chunk {
-                let key: CounterKey = memory::key(*nth);
                 // So many that no bucket is full again before the last one is made.
-                let op = Op::Take { cost: Hits(500_000) };
-                let check = Check {
-                    key,
-                    limit: &limit,
-                    op,
-                    role: Role::Required,
-                    holder: None,
-                    may_block: true,
-                };
+                let check = memory::check(&limit, memory::key(*nth), Hits(500_000));
                 let item = encode_call(&encoder, &[check], NOW);
                 pipeline.add_command(item.command).ignore();
             }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use redis::{Cmd, ConnectionLike, Value};
-use tidegate::domain::{Accounting, Call, Check, Hits, Limit, Micros, Op, Role};
+use tidegate::domain::{Accounting, Call, Check, Hits, Limit, Micros};
 use tidegate::store::redis::script::arguments::Encoder;
 use tidegate::store::redis::script::keys::Prefix;
 use tidegate::store::redis::script::library::PRODUCTION;
@@ -149,15 +149,7 @@ fn encoder() -> Encoder {
 }
 
 fn checks<'a>(places: &[usize], limit: &'a Arc<Limit>, cost: Hits) -> Vec<Check<'a>> {
-    let check = |place: &usize| Check {
-        key: memory::key(*place),
-        limit,
-        op: Op::Take { cost },
-        role: Role::Required,
-        holder: None,
-        may_block: true,
-    };
-    places.iter().map(check).collect()
+    places.iter().map(|place| memory::check(limit, memory::key(*place), cost)).collect()
 }
 
 fn one_by_one(calls: &[Vec<usize>], limit: &Arc<Limit>) -> Vec<Cmd> {

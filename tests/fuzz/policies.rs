@@ -10,6 +10,7 @@ use crate::fuzzer::{Target, feed};
 use crate::mutation::Random;
 use crate::sort;
 use crate::support::policy_cases;
+use crate::support::policy_specs::descriptor;
 use crate::support::yaml_fragments::PIECES;
 
 /// Pieces of YAML, and words of the language.
@@ -84,17 +85,7 @@ fn used(policy: &Policy) {
     let entries = [entry("a", "trial-1"), entry("b", "x"), entry("b", "")];
     for length in 1..=entries.len() {
         let entries = &entries[..length];
-        let hits = Hits(u64::MAX);
-        let descriptor = Descriptor {
-            entries,
-            hits,
-            has_hits_addend: false,
-            refund: false,
-            limit: None,
-            holder: None,
-            hold: None,
-        };
-        let descriptors = [descriptor];
+        let descriptors = [Descriptor { hits: Hits(u64::MAX), ..descriptor(entries) }];
         let request = Request { domain: "edge", descriptors: &descriptors };
         let matches = policy.find(&request);
         let checks = policy.checks(&request, &matches);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::decide::{CallLimits, CounterSnapshots, DecideError, Decider, GlobalModes};
-use tidegate::domain::{CheckEvent, Decision, Descriptor, Entry, Micros, Observer, Op, Request};
+use tidegate::domain::{Decision, Descriptor, Entry, Micros, Op, Request};
 use tidegate::policy::{Options, Policy, Secret, Source, compile};
 use tidegate::server::{Decide, RlsService};
 use tidegate::store::memory::MemoryStore;
@@ -63,17 +63,9 @@ const VALUES: [&str; 18] = [
     "\u{202e}\u{0}",
 ];
 
-struct Nobody;
-
-impl Observer for Nobody {
-    fn on_check(&self, _: &CheckEvent) {}
-    fn release_without_holder(&self) {}
-    fn on_decision(&self, _: &Decision<'_>) {}
-}
-
 /// Decides, and looks at the keys on the way.
 struct Looking {
-    decider: Decider<MemoryStore, Nobody>,
+    decider: Decider<MemoryStore, ()>,
     /// What each identity of the domain `plain` stood for.
     seen: Mutex<HashMap<u128, u64>>,
     /// How many rules, checks and refusals the last request met.
@@ -196,7 +188,7 @@ fn service() -> (Arc<Looking>, RlsService<Looking>, ManualClock) {
     let policy = Policy::build(compiled.domains, Secret::default());
     let store = MemoryStore::new(MAX_KEYS);
     let modes = GlobalModes { shadow: false, quota: false };
-    let decider = Decider::new(Arc::new(policy), store, Arc::new(Nobody), modes);
+    let decider = Decider::new(Arc::new(policy), store, Arc::new(()), modes);
     let (seen, met) = (Mutex::default(), Mutex::default());
     let looking = Arc::new(Looking { decider, seen, met });
     let response_config = ResponseSettings {

@@ -8,9 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tidegate::clock::Clock;
-use tidegate::domain::{
-    Accounting, Answer, Answers, Call, Check, Hits, Limit, Micros, Op, Source, Verdict,
-};
+use tidegate::domain::{Answer, Answers, Call, Check, Hits, Limit, Micros, Op, Source, Verdict};
 use tidegate::resilience::stack::{self, StackConfig};
 use tidegate::store::Store;
 use tidegate::store::delivery::UnheardHits;
@@ -89,8 +87,7 @@ impl Bench {
         let each = checks.iter().zip(&limits);
         let peeks: Vec<Check<'_>> =
             each.map(|(check, limit)| Check { limit, op: Op::PEEK, ..*check }).collect();
-        let accounting = Accounting::AllOrNothing;
-        let call = Call { checks: &peeks, accounting, now: START, deadline: None };
+        let call = call(&peeks, START);
         let answers = self.probe.apply(&call).await;
         let left = |answer: &Answer| answer.outcome().expect("it is decided").available;
         let each = checks.iter().zip(&answers.each);
@@ -100,7 +97,7 @@ impl Bench {
     /// A call so long after the last one that charges which were late then count as made.
     pub fn call<'a>(&self, checks: &'a [Check<'a>]) -> Call<'a> {
         let now = Micros(self.now.fetch_add(2 * SECOND, Ordering::Relaxed));
-        Call { checks, accounting: Accounting::AllOrNothing, now, deadline: None }
+        call(checks, now)
     }
 
     /// A call at the real time. Prepaid hits end when the clock steps.

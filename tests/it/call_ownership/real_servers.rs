@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
 use tidegate::clock::Clock;
-use tidegate::domain::{Accounting, Answer, Call, Check, Limit, Op, Source, Verdict};
+use tidegate::domain::{Answer, Call, Check, Limit, Op, Source, Verdict};
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{
@@ -20,7 +20,7 @@ use tidegate::store::redis::script::library::PRODUCTION;
 use tidegate::store::redis::store::TimeSource;
 
 use crate::support::heavy;
-use crate::support::limits::*;
+use crate::support::limits::{self, *};
 use crate::support::proof::times;
 use crate::support::random::Random;
 use crate::support::redis_cluster::Cluster;
@@ -45,8 +45,7 @@ async fn open(topology: TopologyConfig, ports: &[u16]) -> RedisStore<RedisClient
 }
 
 fn call<'a>(checks: &'a [Check<'a>]) -> Call<'a> {
-    let (accounting, now) = (Accounting::AllOrNothing, Clock::System.now());
-    Call { checks, accounting, now, deadline: None }
+    limits::call(checks, Clock::System.now())
 }
 
 async fn used(store: &RedisStore<RedisClient>, check: &Check<'_>) -> u64 {

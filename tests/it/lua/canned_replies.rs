@@ -201,8 +201,7 @@ async fn only_unexplained_not_here_replies_turn_node_scripts_off() {
         // The slots of a `not here` reply are excluded for a second.
         seconds += 1;
         let now = Micros(START.0 + seconds * SECOND);
-        let accounting = Accounting::AllOrNothing;
-        store.apply(&Call { checks: &checks, accounting, now, deadline: None }).await;
+        store.apply(&call(&checks, now)).await;
         store.transport().rounds.lock().unwrap().clear();
         sent_without_keys(&store)[0]
     };

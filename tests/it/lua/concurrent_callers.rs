@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tidegate::domain::{Accounting, Call, Limit, Micros, Verdict};
+use tidegate::domain::{Limit, Micros, Verdict};
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::script::keys::Prefix;
@@ -40,8 +40,7 @@ async fn storm(stores: &[Arc<RedisStore<Plain>>], limits: &[Arc<Limit>]) -> u64 
                         .enumerate()
                         .map(|(n, limit)| take(key(n as u64), limit, 1))
                         .collect();
-                    let (accounting, now) = (Accounting::AllOrNothing, Micros::ZERO);
-                    let call = Call { checks: &checks, accounting, now, deadline: None };
+                    let call = call(&checks, Micros::ZERO);
                     let answers = store.apply(&call).await;
                     let passes = |answer: &tidegate::domain::Answer| {
                         answer.outcome().expect("decided").verdict == Verdict::Pass
@@ -78,9 +77,7 @@ async fn racing_callers_of_several_limits_admit_what_the_narrowest_allows() {
     assert_eq!(storm(&stores, &limits).await, LIMIT / 2);
     for (n, limit) in limits.iter().enumerate() {
         let checks = [peek(key(n as u64), limit)];
-        let (accounting, now) = (Accounting::AllOrNothing, Micros::ZERO);
-        let answers =
-            stores[0].apply(&Call { checks: &checks, accounting, now, deadline: None }).await;
+        let answers = stores[0].apply(&call(&checks, Micros::ZERO)).await;
         let left = answers.each[0].outcome().unwrap().available;
         assert_eq!(left.0, limit.capacity().0 - LIMIT / 2, "refused calls left nothing behind");
     }

@@ -1,7 +1,7 @@
 //! Numbers at the ends of their range, through the scripts: amounts are clamped to what the limit
 //! can hold, as in the memory store.
 
-use tidegate::domain::{Accounting, Call, Check, Hits, Holder, Op, Outcome, Unit, Verdict};
+use tidegate::domain::{Accounting, Check, Hits, Holder, Op, Outcome, Unit, Verdict};
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::script::library::{PRODUCTION, STRICT};
@@ -44,12 +44,7 @@ async fn however_much_is_refunded_no_counter_holds_more_than_its_limit() {
                 ];
                 for checks in asked {
                     let got = bench.decide(&checks, Accounting::AllOrNothing, Some(START)).await;
-                    let call = Call {
-                        checks: &checks,
-                        accounting: Accounting::AllOrNothing,
-                        now: START,
-                        deadline: None,
-                    };
+                    let call = call(&checks, START);
                     let expected = memory.apply(&call).await.each;
                     for (got, expected) in got.iter().zip(&expected) {
                         let expected = expected.outcome().unwrap();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tidegate::domain::{Accounting, Call, Check, Limit, Micros, Outcome, Verdict};
+use tidegate::domain::{Accounting, Check, Limit, Micros, Outcome, Verdict};
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::script::keys::Prefix;
@@ -27,8 +27,8 @@ async fn replica(server: &Server) -> Arc<RedisStore<Plain>> {
 }
 
 async fn ask(store: &RedisStore<Plain>, check: Check<'_>) -> Outcome {
-    let call =
-        Call { checks: &[check], accounting: Accounting::AllOrNothing, now: START, deadline: None };
+    let checks = [check];
+    let call = call(&checks, START);
     *store.apply(&call).await.each[0].outcome().expect("decided")
 }
 

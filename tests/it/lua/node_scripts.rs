@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use redis::Value;
 use tidegate::clock::Clock;
-use tidegate::domain::{Accounting, Call, Check, CounterKey, Holder, Limit, Micros, Verdict};
+use tidegate::domain::{Accounting, Check, CounterKey, Holder, Limit, Micros, Verdict};
 use tidegate::domain::{Answer, Hits};
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
@@ -52,8 +52,7 @@ impl Pair {
     }
 
     async fn run(&self, checks: &[Check<'_>]) -> Value {
-        let accounting = Accounting::AllOrNothing;
-        let call = Call { checks, accounting, now: now(), deadline: None };
+        let call = call(checks, now());
         let scope = CallScope { spans_slots: true, is_part: false };
         let call = call::encode(&self.encoder, &call, scope, None);
         self.plain.run(&call).await.unwrap()
@@ -342,8 +341,7 @@ impl Caller {
     async fn call(&self, after_millis: u64) -> (u64, u64) {
         let checks = takes(&keys_of(0), &self.limits);
         let now = Micros(self.now.0 + 1_000 * after_millis);
-        let accounting = Accounting::AllOrNothing;
-        let call = Call { checks: &checks, accounting, now, deadline: None };
+        let call = call(&checks, now);
         for answer in self.store.apply(&call).await.each {
             let Answer::Decided(outcome) = answer else { panic!("{answer:?}") };
             assert_eq!((outcome.verdict, outcome.charged), (Verdict::Pass, Hits(2)));

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use tidegate::clock::Clock;
-use tidegate::domain::{Accounting, Answer, Call, Check, Hits, Micros, Source, Verdict};
+use tidegate::domain::{Answer, Check, Hits, Micros, Source, Verdict};
 use tidegate::store::SharedStore as _;
 
 use super::replica::{HOT, LOTS_ARE_OVER, Replica, server, until_counted};
@@ -130,8 +130,7 @@ async fn a_call_an_hour_later_by_the_wall_clock_alone_spends_no_prepaid_hit() {
         replica.warm(&limit).await;
         let before = replica.stats().prepaid_calls;
         let checks = [take(key(HOT), &limit, 1)];
-        let (accounting, now) = (Accounting::AllOrNothing, Micros(Clock::System.now().0 + HOUR));
-        let later = Call { checks: &checks, accounting, now, deadline: None };
+        let later = call(&checks, Micros(Clock::System.now().0 + HOUR));
         let answers = replica.0.decide(&later).await;
         assert_eq!(answers.each[0].verdict(), Some(Verdict::Pass));
         assert_eq!(replica.stats().prepaid_calls, before, "its window may have ended");
@@ -197,8 +196,8 @@ async fn a_lot_with_an_unknown_outcome_is_lost_and_the_next_one_is_taken() {
     let mut admitted = 0;
     let check = take(key(HOT), &limit, 1);
     let hit = async || {
-        let (checks, accounting) = ([check], Accounting::AllOrNothing);
-        let call = Call { checks: &checks, accounting, now: Clock::System.now(), deadline: None };
+        let checks = [check];
+        let call = call(&checks, Clock::System.now());
         replica.0.ask(&call).await.each[0]
     };
     for round in 0..3 {

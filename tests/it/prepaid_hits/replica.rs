@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tidegate::clock::Clock;
-use tidegate::domain::{Accounting, Answers, Call, Check, Limit, Outcome, Verdict};
+use tidegate::domain::{Answers, Check, Limit, Outcome, Verdict};
 use tidegate::resilience::deadline::BUDGET_DEFAULT;
 use tidegate::resilience::stack::{Stack, StackConfig};
 use tidegate::resilience::stack_stats::StackStats;
@@ -15,7 +15,7 @@ use tidegate::store::redis::client::config::{RedisConfig, TopologyConfig};
 use tidegate::store::redis::client::topology::RedisClient;
 
 use crate::support::acl;
-use crate::support::limits::{key, take};
+use crate::support::limits::{call, key, take};
 use crate::support::real_store::{config as redis_config, counted, store};
 use crate::support::redis_server::{Server, until};
 
@@ -69,8 +69,7 @@ impl Replica {
     }
 
     pub async fn apply(&self, checks: &[Check<'_>]) -> Answers {
-        let (accounting, now) = (Accounting::AllOrNothing, Clock::System.now());
-        self.0.decide(&Call { checks, accounting, now, deadline: None }).await
+        self.0.decide(&call(checks, Clock::System.now())).await
     }
 
     /// One hit of the hot counter.

@@ -9,16 +9,14 @@ use std::sync::{Arc, Mutex};
 use proptest::prelude::*;
 use tidegate::clock::Clock;
 use tidegate::domain::{
-    Accounting, Algorithm, Answer, Answers, Bucket, Call, Charge, Check, CounterKey,
-    ExecutionStatus, FailureKind, FixedWindow, Hits, Holder, Limit, Micros, OnStoreFailure, Op,
-    Rate, Receipt, Refill, Role, Source, Unit, Verdict, Window,
+    Accounting, Answer, Answers, Call, Charge, Check, CounterKey, ExecutionStatus, FailureKind,
+    Hits, Holder, Limit, Micros, OnStoreFailure, Op, Receipt, Role, Source, Verdict,
 };
 use tidegate::resilience::stack::{Stack, StackConfig};
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::{LocalStore, Store};
 
-use crate::support::limits;
-use crate::support::limits::reserved;
+use crate::support::limits::{self, HOUR, bucket, call, reserved};
 
 const NOW: Micros = Micros(1_763_668_800_000_000);
 
@@ -77,51 +75,11 @@ impl Store for FlakyStore {
 }
 
 pub fn window(hits: u64, on_store_failure: OnStoreFailure) -> Arc<Limit> {
-    let window = Window::Epoch { length: Micros::from_secs(3_600) };
-    of(Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window }), on_store_failure)
-}
-
-fn bucket(burst: u64, emission: u64) -> Arc<Limit> {
-    let refill = Refill::Arrival { emission: Micros(emission) };
-    of(
-        Algorithm::Bucket(Bucket {
-            burst: Hits(burst),
-            debt_burst: Hits(burst),
-            refill,
-            floor: Hits::ZERO,
-            leaky: false,
-        }),
-        OnStoreFailure::Local,
-    )
-}
-
-fn of(algorithm: Algorithm, on_store_failure: OnStoreFailure) -> Arc<Limit> {
-    let rate = Rate { requests_per_unit: 1, unit: Some(Unit::Hour), unit_multiplier: 1 };
-    Arc::new(Limit {
-        algorithm,
-        rate,
-        charge: Charge::Admitted,
-        on_store_failure,
-        prepay: false,
-        block_seconds: None,
-        reserve: None,
-        limit_id: 1,
-    })
+    limits::on_failure(&limits::window(hits, HOUR), on_store_failure)
 }
 
 pub fn take(identity: u128, limit: &Arc<Limit>, cost: u64) -> Check<'_> {
-    Check {
-        key: CounterKey { identity, tag: None },
-        limit,
-        op: Op::Take { cost: Hits(cost) },
-        role: Role::Required,
-        holder: None,
-        may_block: true,
-    }
-}
-
-pub fn call<'a>(checks: &'a [Check<'a>], now: Micros) -> Call<'a> {
-    Call { checks, accounting: Accounting::AllOrNothing, now, deadline: None }
+    limits::take(CounterKey { identity, tag: None }, limit, cost)
 }
 
 fn fallback(replicas: u32) -> Arc<Stack<FlakyStore, MemoryStore>> {

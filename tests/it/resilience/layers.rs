@@ -10,8 +10,7 @@ use tidegate::resilience::stack_stats::StackStats;
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::{SharedStore, Store};
 
-use super::fallback::call;
-use crate::support::limits::{HOUR, START, key, take, window};
+use crate::support::limits::{HOUR, START, call, key, take, window};
 
 /// A shared store that is away and has lost counters three times.
 struct Reporting(MemoryStore);

@@ -14,10 +14,10 @@ use tidegate::resilience::stack::{Stack, StackConfig};
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::{LocalStore as _, SharedStore, Store};
 
-use super::fallback::{call, take};
+use super::fallback::take;
 use crate::support::limits::{
-    HOUR, MINUTE, SECOND, START, always, bucket, credits, hybrid, sliding_log, sliding_window,
-    slots, window,
+    HOUR, MINUTE, SECOND, START, always, bucket, call, credits, hybrid, sliding_log,
+    sliding_window, slots, window,
 };
 use crate::support::proof;
 use crate::support::random::Random;

@@ -7,10 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tidegate::clock::Clock;
-use tidegate::domain::{
-    Accounting, Algorithm, Answer, Call, Charge, FixedWindow, Hits, Limit, Micros, OnStoreFailure,
-    Rate, Source, Unit, Verdict, Window,
-};
+use tidegate::domain::{Accounting, Answer, Call, Limit, Micros, OnStoreFailure, Source, Verdict};
 use tidegate::resilience::deadline::BUDGET_DEFAULT;
 use tidegate::resilience::stack::{self, StackConfig};
 use tidegate::store::memory::MemoryStore;
@@ -28,6 +25,7 @@ use tokio::task::JoinSet;
 use super::fallback::take;
 use crate::support::fault_proxy::{Fault, Proxy};
 use crate::support::heavy;
+use crate::support::limits::{self, SECOND};
 use crate::support::redis_server::{Server, until};
 
 /// Far above any round trip on a busy machine, so only a real fault makes a call late. With the
@@ -67,17 +65,7 @@ pub(super) fn limit(hits: u64) -> Arc<Limit> {
 }
 
 pub(super) fn limit_with(hits: u64, on_store_failure: OnStoreFailure) -> Arc<Limit> {
-    let window = Window::Epoch { length: Micros::from_secs(DECADES) };
-    Arc::new(Limit {
-        algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window }),
-        rate: Rate { requests_per_unit: 1, unit: Some(Unit::Year), unit_multiplier: 1 },
-        charge: Charge::Admitted,
-        on_store_failure,
-        prepay: false,
-        block_seconds: None,
-        reserve: None,
-        limit_id: 1,
-    })
+    limits::on_failure(&limits::window(hits, DECADES * SECOND), on_store_failure)
 }
 
 pub(super) async fn asked(store: &Stack, identity: u128, limit: &Arc<Limit>) -> (bool, Source) {

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use super::fallback::take;
 use super::redis_outage::{PATIENT, Stack, asked, limit, limit_with, replica};
 use crate::support::heavy;
-use crate::support::limits::reserved;
+use crate::support::limits::{self, reserved};
 use crate::support::redis_server::{Server, until};
 
 /// Decides a call that has so many milliseconds left. Returns whether each check passes, or `None`
@@ -45,13 +45,7 @@ async fn charged(stack: &Stack, hits: u64) {
 /// Returns how many hits of a limit are left in Redis, as another replica sees it.
 async fn left(other: &Stack, identity: u128, limit: &Arc<Limit>) -> u64 {
     let check = Check { op: Op::PEEK, ..take(identity, limit, 1) };
-    let call = Call {
-        checks: &[check],
-        accounting: Accounting::AllOrNothing,
-        now: Clock::default().now(),
-        deadline: None,
-    };
-    let answers = other.apply(&call).await;
+    let answers = other.apply(&limits::call(&[check], Clock::default().now())).await;
     assert_eq!(answers.source, Source::Redis);
     answers.each[0].outcome().unwrap().available.0
 }

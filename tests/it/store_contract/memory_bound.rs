@@ -9,6 +9,7 @@ use tidegate::store::memory::MemoryStore;
 
 use super::memory_store::{MemoryBench, spread};
 use super::store_under_test::*;
+use crate::support::limits;
 
 /// Fills a store with `n` counters that live for a minute; returns their keys.
 async fn fill(bench: &MemoryBench, n: u64, limit: &Arc<Limit>) -> Vec<CounterKey> {
@@ -149,15 +150,7 @@ async fn a_key_costs_at_most_64_bytes_all_in() {
     for n in 0..keys {
         let identity = u128::from(n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
         let check = [take(CounterKey { identity, tag: None }, &limit, 1)];
-        let accounting = tidegate::domain::Accounting::AllOrNothing;
-        store
-            .apply(&tidegate::domain::Call {
-                checks: &check,
-                accounting,
-                now: START,
-                deadline: None,
-            })
-            .await;
+        store.apply(&limits::call(&check, START)).await;
     }
     assert_eq!(store.len() as u64, keys);
     let per_key = store.footprint() as f64 / keys as f64;

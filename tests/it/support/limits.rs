@@ -4,13 +4,13 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use tidegate::domain::{
-    Algorithm, Bucket, Charge, Check, Concurrency, CounterKey, Descriptor, Entry, FixedWindow,
-    Hits, Holder, Hybrid, Limit, Micros, Op, Override, Refill, Request, Reserve, Role, SlidingLog,
-    SlidingWindow, Unit, Window,
+    Accounting, Algorithm, Bucket, Call, Charge, Check, Concurrency, CounterKey, Entry,
+    FixedWindow, Hits, Holder, Hybrid, Limit, Micros, OnStoreFailure, Op, Refill, Reserve, Role,
+    SlidingLog, SlidingWindow, Unit, Window,
 };
 use tidegate::policy::{self, Policy, Secret};
 
-use super::vectors;
+use super::{policy_specs, vectors};
 
 pub const SECOND: u64 = 1_000_000;
 pub const MINUTE: u64 = 60 * SECOND;
@@ -91,19 +91,10 @@ pub fn overridden(rate_limit: &str, unit: Unit, numbers: &[u32]) -> Vec<Arc<Limi
     let policy = Policy::build(compiled.domains, Secret::default());
     let entries = [Entry { key: b"k", value: b"a" }];
     let limit = |requests_per_unit: &u32| {
-        let limit = Override { requests_per_unit: *requests_per_unit, unit, unit_multiplier: 1 };
-        let descriptor = Descriptor {
-            entries: &entries,
-            hold: None,
-            hits: Hits::ONE,
-            has_hits_addend: false,
-            refund: false,
-            limit: Some(limit),
-            holder: None,
-        };
-        let request = Request { domain: "d", descriptors: &[descriptor] };
-        let matches = policy.find(&request);
-        assert!(matches.found[0].rule().is_some(), "counts apart: {rate_limit}, {limit:?}");
+        let descriptor = policy_specs::bringing(&entries, *requests_per_unit, unit);
+        let matches = policy.find(&policy_specs::request(&[descriptor]));
+        let counts_together = matches.found[0].rule().is_some();
+        assert!(counts_together, "counts apart: {rate_limit}, {:?}", descriptor.limit);
         Arc::clone(&matches.overrides[0])
     };
     let own = Arc::clone(&policy.rules()[0].limits[0].limit);
@@ -112,6 +103,11 @@ pub fn overridden(rate_limit: &str, unit: Unit, numbers: &[u32]) -> Vec<Arc<Limi
 
 pub fn always(limit: &Arc<Limit>) -> Arc<Limit> {
     Arc::new(Limit { charge: Charge::Always, ..Limit::clone(limit) })
+}
+
+/// The same limit, for which something else happens while its store fails.
+pub fn on_failure(limit: &Arc<Limit>, on_store_failure: OnStoreFailure) -> Arc<Limit> {
+    Arc::new(Limit { on_store_failure, ..Limit::clone(limit) })
 }
 
 /// The same limit, whose refusals block the key for so many seconds.
@@ -173,6 +169,11 @@ pub fn refund<'a>(key: CounterKey, limit: &'a Arc<Limit>, cost: u64) -> Check<'a
 
 pub fn check<'a>(key: CounterKey, limit: &'a Arc<Limit>, op: Op) -> Check<'a> {
     Check { key, limit, op, role: Role::Required, holder: None, may_block: true }
+}
+
+/// An all-or-nothing call.
+pub fn call<'a>(checks: &'a [Check<'a>], now: Micros) -> Call<'a> {
+    Call { checks, accounting: Accounting::AllOrNothing, now, deadline: None }
 }
 
 /// The same limit with `prepay: auto`.

@@ -143,34 +143,24 @@ pub fn listed(name: &str, per: Option<&[usize]>, limit: Arc<Limit>) -> LimitSpec
 /// A fixed window.
 pub fn window(requests_per_unit: u32, unit: Unit) -> Arc<Limit> {
     let rate = Rate { requests_per_unit, unit: Some(unit), unit_multiplier: 1 };
-    limit_of(
-        rate,
-        Algorithm::FixedWindow(FixedWindow {
-            hits: Hits(requests_per_unit.into()),
-            window: Window::Epoch { length: rate.window() },
-        }),
-    )
+    let window = Window::Epoch { length: rate.window() };
+    let algorithm =
+        Algorithm::FixedWindow(FixedWindow { hits: Hits(requests_per_unit.into()), window });
+    Arc::new(limit_of(rate, algorithm))
 }
 
 /// A bucket that refills so many hits per second.
 pub fn bucket(per_second: u32, burst: u64) -> Arc<Limit> {
     let rate = Rate { requests_per_unit: per_second, unit: Some(Unit::Second), unit_multiplier: 1 };
     let emission = Micros(1_000_000 / u64::from(per_second));
-    let refill = Refill::Arrival { emission };
-    limit_of(
-        rate,
-        Algorithm::Bucket(Bucket {
-            burst: Hits(burst),
-            debt_burst: Hits(burst),
-            refill,
-            floor: Hits::ZERO,
-            leaky: false,
-        }),
-    )
+    let (burst, refill) = (Hits(burst), Refill::Arrival { emission });
+    let bucket = Bucket { burst, debt_burst: burst, refill, floor: Hits::ZERO, leaky: false };
+    Arc::new(limit_of(rate, Algorithm::Bucket(bucket)))
 }
 
-fn limit_of(rate: Rate, algorithm: Algorithm) -> Arc<Limit> {
-    Arc::new(Limit {
+/// A limit that has nothing but what every limit has.
+pub fn limit_of(rate: Rate, algorithm: Algorithm) -> Limit {
+    Limit {
         algorithm,
         rate,
         charge: Charge::Admitted,
@@ -179,7 +169,7 @@ fn limit_of(rate: Rate, algorithm: Algorithm) -> Arc<Limit> {
         block_seconds: None,
         reserve: None,
         limit_id: 1,
-    })
+    }
 }
 
 /// An entry.

@@ -9,7 +9,7 @@ use tidegate::store::redis::script::library::{ScriptCall, Scripts};
 use tidegate::store::redis::script::replay::{CallResult, Replay};
 use tidegate::store::redis::script::write_calls::WriteCalls;
 
-use super::limits::START;
+use super::limits::{self, START};
 use super::plain_transport::Plain;
 use super::redis_server::Server;
 
@@ -63,10 +63,7 @@ impl Bench {
 
     /// All-or-nothing calls that share a script call.
     pub async fn shared(&self, calls: &[&[Check<'_>]], now: Option<Micros>) -> Vec<Vec<Outcome>> {
-        let call = |checks| {
-            let accounting = Accounting::AllOrNothing;
-            Call { checks, accounting, now: now.unwrap_or(START), deadline: None }
-        };
+        let call = |checks| limits::call(checks, now.unwrap_or(START));
         let mut write = WriteCalls::default();
         for checks in calls {
             assert!(write.fits(&call(checks), now));

@@ -40,9 +40,10 @@ use std::sync::Arc;
 use serde::Deserialize;
 use tidegate::domain::{
     Algorithm, Anchor, Bucket, Charge, Concurrency, FixedWindow, Hits, Holder, Hybrid, Limit,
-    Micros, OnStoreFailure, Op, Outcome, Rate, Refill, Reserve, SlidingLog, SlidingWindow, Unit,
-    Verdict, Window,
+    Micros, Op, Outcome, Rate, Refill, Reserve, SlidingLog, SlidingWindow, Unit, Verdict, Window,
 };
+
+use super::policy_specs;
 
 /// A named sequence of steps on one counter.
 #[derive(Clone, Debug)]
@@ -163,16 +164,8 @@ fn load(file: &Path) -> Vec<Case> {
 
 /// A limit with these numbers; what a store does not look at is filled in.
 pub fn limit(algorithm: Algorithm, charge: Charge) -> Limit {
-    Limit {
-        algorithm,
-        charge,
-        rate: Rate { requests_per_unit: 1, unit: Some(Unit::Second), unit_multiplier: 1 },
-        on_store_failure: OnStoreFailure::Local,
-        prepay: false,
-        block_seconds: None,
-        reserve: None,
-        limit_id: 1,
-    }
+    let rate = Rate { requests_per_unit: 1, unit: Some(Unit::Second), unit_multiplier: 1 };
+    Limit { charge, ..policy_specs::limit_of(rate, algorithm) }
 }
 
 #[derive(Deserialize)]

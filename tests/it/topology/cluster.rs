@@ -492,8 +492,7 @@ async fn refused_calls_over_two_nodes_cost_four_commands_per_limit_and_second() 
         };
         let take = |home, limit| limits::take(on(home), limit, 1);
         let checks: [Check<'_>; 2] = [take(0, &wide), take(1, &narrow)];
-        let accounting = Accounting::AllOrNothing;
-        let first = Call { checks: &checks, accounting, now: START, deadline: None };
+        let first = limits::call(&checks, START);
         let call = async |now: Micros| store.apply(&Call { now, ..first }).await;
         for _ in 0..5 {
             let answers = call(START).await.each;
@@ -535,9 +534,8 @@ async fn a_call_holds_on_all_its_nodes_or_on_none() {
     for (first, accounting) in [(0, Accounting::AllOrNothing), (8, Accounting::Independent)] {
         let keys: Vec<_> = (first..first + 8).map(limits::key).collect();
         let ask = async |checks: Vec<Check<'_>>| {
-            let now = Clock::default().now();
-            let answers =
-                store.apply(&Call { checks: &checks, accounting, now, deadline: None }).await;
+            let call = Call { accounting, ..limits::call(&checks, Clock::default().now()) };
+            let answers = store.apply(&call).await;
             let outcomes = answers.each.iter().map(|answer| *answer.outcome().expect("decided"));
             outcomes.collect::<Vec<_>>()
         };

@@ -13,8 +13,7 @@ use std::time::Duration;
 use redis::Value;
 use tidegate::clock::Clock;
 use tidegate::domain::{
-    Accounting, Algorithm, Answer, Call, Charge, Check, CounterKey, ExecutionStatus, FixedWindow,
-    Hits, Limit, Micros, OnStoreFailure, Op, Rate, Role, Unit, Window,
+    Answer, Check, CounterKey, ExecutionStatus, Hits, Limit, Micros, OnStoreFailure, Op,
 };
 use tidegate::resilience::stack::{Stack, StackConfig};
 use tidegate::store::memory::MemoryStore;
@@ -28,6 +27,7 @@ use tidegate::store::redis::script::library::{PRODUCTION, Script, ScriptCall};
 use tidegate::store::redis::store::TimeSource;
 use tokio::task::JoinSet;
 
+use crate::support::limits::{self, SECOND, check, on_failure, window};
 use crate::support::real_store::login;
 use crate::support::redis_server::{PATIENCE, Server, until};
 use crate::support::requests::send;
@@ -272,17 +272,8 @@ pub fn counted_with(
 ) -> (BudgetedStore, Arc<Limit>) {
     let redis = RedisStore::new(connections, Prefix::default(), TimeSource::Server)
         .with_node_scripts(node_scripts);
-    let window = Window::Epoch { length: Micros::from_secs(DECADES) };
-    let limit = Arc::new(Limit {
-        algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits(CAPACITY), window }),
-        rate: Rate { requests_per_unit: 1, unit: Some(Unit::Year), unit_multiplier: 1 },
-        charge: Charge::Admitted,
-        on_store_failure: OnStoreFailure::Error,
-        prepay: false,
-        block_seconds: None,
-        reserve: None,
-        limit_id: 0,
-    });
+    let limit = window(CAPACITY, DECADES * SECOND);
+    let limit = on_failure(&limit, OnStoreFailure::Error);
     let config = StackConfig { budget, replicas: 1, refusal_cache: false };
     (Stack::new(redis, MemoryStore::new(1), config, Clock::System), limit)
 }
@@ -314,17 +305,9 @@ pub async fn apply(
     records: &[&CounterRecord],
     op: Op,
 ) -> Vec<Answer> {
-    let check = |record: &&CounterRecord| Check {
-        key: record.key(),
-        limit,
-        op,
-        role: Role::Required,
-        holder: None,
-        may_block: true,
-    };
-    let checks: Vec<Check<'_>> = records.iter().map(check).collect();
-    let (accounting, now) = (Accounting::AllOrNothing, Micros::ZERO);
-    store.ask(&Call { checks: &checks, accounting, now, deadline: None }).await.each
+    let checks: Vec<Check<'_>> =
+        records.iter().map(|record| check(record.key(), limit, op)).collect();
+    store.ask(&limits::call(&checks, Micros::ZERO)).await.each
 }
 
 /// The hits in a counter, if there is an answer.

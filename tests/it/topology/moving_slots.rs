@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::clock::Clock;
 use tidegate::domain::{
-    Accounting, Answer, Call, Check, CounterKey, ExecutionStatus, Hits, LateFate, Limit, Op, Role,
+    Accounting, Answer, Call, Check, CounterKey, ExecutionStatus, Hits, LateFate, Limit, Op,
 };
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use super::counting_load::{config, open, redirects};
 use crate::support::acl;
 use crate::support::heavy;
-use crate::support::limits::{HOUR, bucket, key, window};
+use crate::support::limits::{HOUR, bucket, check, key, window};
 use crate::support::redis_cluster::Cluster;
 use crate::support::redis_server::until;
 
@@ -76,10 +76,6 @@ impl Callers {
         }
     }
 
-    fn check<'a>(&self, key: CounterKey, limit: &'a Arc<Limit>, op: Op) -> Check<'a> {
-        Check { key, limit, op, role: Role::Required, holder: None, may_block: true }
-    }
-
     async fn apply(&self, checks: &[Check<'_>]) -> Vec<Answer> {
         let deadline = Some(Instant::now() + Duration::from_secs(2));
         let (now, accounting) = (Clock::System.now(), Accounting::AllOrNothing);
@@ -95,7 +91,7 @@ impl Callers {
     async fn wide_call(&self, call: u64) {
         let numbers: Vec<u64> = (0..LIMITS_PER_CALL).map(|n| (call * 7 + n * 6) % WIDE).collect();
         let take = Op::Take { cost: Hits(1) };
-        let check = |n: &u64| self.check(key(*n), &self.wide[*n as usize % 2], take);
+        let check = |n: &u64| check(key(*n), &self.wide[*n as usize % 2], take);
         let checks: Vec<Check<'_>> = numbers.iter().map(check).collect();
         for (number, answer) in numbers.iter().zip(self.apply(&checks).await) {
             let known = &self.known[*number as usize];
@@ -115,8 +111,8 @@ impl Callers {
         let narrow = call / NARROW_CALLS;
         let take = Op::Take { cost: Hits(1) };
         let others = (1..LIMITS_PER_CALL)
-            .map(|n| self.check(key(500 + (call + n * 6) % WIDE), &self.wide[0], take));
-        let last = self.check(narrow_key(narrow), &self.narrow[narrow as usize % 2], take);
+            .map(|n| check(key(500 + (call + n * 6) % WIDE), &self.wide[0], take));
+        let last = check(narrow_key(narrow), &self.narrow[narrow as usize % 2], take);
         let checks: Vec<Check<'_>> = others.chain([last]).collect();
         let answers = self.apply(&checks).await;
         if let Some(Answer::Decided(outcome)) = answers.last() {
@@ -139,7 +135,7 @@ impl Callers {
     async fn held(&self, number: u64) -> u64 {
         let limit = &self.wide[number as usize % 2];
         loop {
-            let answers = self.apply(&[self.check(key(number), limit, Op::PEEK)]).await;
+            let answers = self.apply(&[check(key(number), limit, Op::PEEK)]).await;
             if let Answer::Decided(outcome) = answers[0] {
                 return 100_000 - outcome.available.0;
             }

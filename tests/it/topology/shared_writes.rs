@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use redis::Value;
 use tidegate::clock::Clock;
 use tidegate::domain::{
-    Accounting, Answer, Answers, Call, Check, CounterKey, ExecutionStatus, Limit, Op, Verdict,
+    Answer, Answers, Call, Check, CounterKey, ExecutionStatus, Limit, Op, Verdict,
 };
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{RedisConfig, TopologyConfig};
@@ -23,7 +23,7 @@ use super::cluster::hand_over;
 use super::counting_load::config;
 use crate::support::acl;
 use crate::support::heavy;
-use crate::support::limits::{HOUR, SECOND, bucket, key, sliding_log, take, window};
+use crate::support::limits::{self, HOUR, SECOND, bucket, key, sliding_log, take, window};
 use crate::support::redis_cluster::Cluster;
 use crate::support::redis_server::{PATIENCE, Server};
 
@@ -54,13 +54,8 @@ async fn open_as(topology: TopologyConfig, server: &Server) -> RedisStore<RedisC
 
 /// Makes the calls at once, so that one write has all of them.
 async fn together(store: &RedisStore<RedisClient>, calls: &[Vec<Check<'_>>]) -> Vec<Answers> {
-    let call = |checks| Call {
-        checks,
-        accounting: Accounting::AllOrNothing,
-        now: Clock::System.now(),
-        deadline: None,
-    };
-    let calls: Vec<Call<'_>> = calls.iter().map(|checks| call(checks.as_slice())).collect();
+    let calls: Vec<Call<'_>> =
+        calls.iter().map(|checks| limits::call(checks, Clock::System.now())).collect();
     join_all(calls.iter().map(|call| store.apply(call))).await
 }
 
