@@ -9,14 +9,11 @@ use tidegate::settings::{Settings, Sources, TABLE, find_notices, report};
 
 use crate::support::http::get;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, ran, run, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, ran, run, tidegate};
 
 /// Serves on this Redis, and waits until it is connected or known to be unreachable.
 fn serving(environment: &[(&str, &str)]) -> Tidegate {
-    let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
-    let mut command = tidegate();
-    command.args(["serve", "--policy"]).arg(files.path().join("policy.yaml"));
-    Tidegate::start(command.envs(environment.iter().copied()), files)
+    Tidegate::with_files(&[("policy.yaml", FIVE_A_DAY)], &[], environment)
 }
 
 #[test]

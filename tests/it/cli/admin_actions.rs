@@ -4,25 +4,23 @@
 use std::fs;
 use std::net::SocketAddr;
 
-use crate::support::http::{self, Reply};
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, asked, directory, run, tidegate};
+use crate::support::http::{self, order};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, asked, run, run_with};
 use crate::support::wait::until;
 
 const TOKEN: &str = "between-friends";
 
 fn serving(arguments: &[&str]) -> (Tidegate, String) {
-    let files = directory(&[("policy.yaml", FIVE_A_DAY), ("token", TOKEN)]);
-    let path = files.path().join("policy.yaml").display().to_string();
-    let token = files.path().join("token").display().to_string();
-    let mut command = tidegate();
-    command.args(["serve", "--policy", &path, "--debug-token-file", &token]).args(arguments);
-    (Tidegate::start(&mut command, files), token)
+    serving_policy(FIVE_A_DAY, arguments)
 }
 
-fn order(address: SocketAddr, path: &str, token: &str) -> Reply {
-    let head = "Host: x\r\nConnection: close\r\nContent-Length: 0";
-    let line = format!("POST {path} HTTP/1.1\r\n{head}\r\nAuthorization: Bearer {token}\r\n\r\n");
-    http::send(address, &line)
+/// Serves this policy, and the path of the token's file.
+fn serving_policy(policy: &str, arguments: &[&str]) -> (Tidegate, String) {
+    let files = [("policy.yaml", policy), ("token", TOKEN)];
+    let arguments = [&["--debug-token-file", "token"], arguments].concat();
+    let serving = Tidegate::with_files(&files, &arguments, &[]);
+    let token = serving.directory().join("token").display().to_string();
+    (serving, token)
 }
 
 /// The overrides in force, as the command lists them.
@@ -66,8 +64,6 @@ fn reset_affects_one_descriptor_only() {
 
 #[test]
 fn a_write_without_the_token_is_rejected() {
-    let files = directory(&[("token", "wrong")]);
-    let wrong = files.path().join("token").display().to_string();
     let (with, _) = serving(&[]);
     let without = Tidegate::policy(FIVE_A_DAY, &[]);
     for path in ["/reset?domain=edge&descriptor=client=a", "/override?target=edge&mode=deny&for=9"]
@@ -78,7 +74,8 @@ fn a_write_without_the_token_is_rejected() {
         assert_eq!(http::get(with.port("debug"), path).status, 405, "{path}");
     }
     let debug = with.port("debug").to_string();
-    run(&["reset", "edge", "client=a", "--debug", &debug, "--debug-token-file", &wrong])
+    let side = ["--debug", &debug, "--debug-token-file", "token"];
+    run_with(&[("token", "wrong")], &[&["reset", "edge", "client=a"], &side[..]].concat())
         .with_code(69);
     assert_eq!(asked(&with, "a"), 200);
 }
@@ -227,12 +224,7 @@ descriptors:
 /// Each row: domain and descriptor of a reset, its exit code, and what it says.
 #[test]
 fn a_reset_that_changes_nothing_says_so_in_the_log_the_answer_and_the_command() {
-    let files = directory(&[("policy.yaml", EVERY_KIND), ("token", TOKEN)]);
-    let path = |name: &str| files.path().join(name).display().to_string();
-    let (policy, token) = (path("policy.yaml"), path("token"));
-    let mut command = tidegate();
-    command.args(["serve", "--policy", &policy, "--debug-token-file", &token]);
-    let serving = Tidegate::start(&mut command, files);
+    let (serving, token) = serving_policy(EVERY_KIND, &[]);
     let debug = serving.port("debug").to_string();
     let side = ["--debug", &debug, "--debug-token-file", &token];
     let reset =

@@ -7,17 +7,14 @@ use serde_json::Value;
 
 use crate::support::http::{self, Reply};
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, asked, directory, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, asked};
 use crate::support::wait::until;
 
 const TOKEN: &str = "between-friends";
 
 fn serving(arguments: &[&str]) -> Tidegate {
-    let files = directory(&[("policy.yaml", FIVE_A_DAY), ("token", TOKEN)]);
-    let path = |name: &str| files.path().join(name).display().to_string();
-    let mut command = tidegate();
-    command.args(["serve", "--policy", &path("policy.yaml"), "--debug-token-file", &path("token")]);
-    Tidegate::start(command.args(arguments), files)
+    let files = [("policy.yaml", FIVE_A_DAY), ("token", TOKEN)];
+    Tidegate::with_files(&files, &[&["--debug-token-file", "token"], arguments].concat(), &[])
 }
 
 fn json(serving: &Tidegate, path: &str) -> Value {

@@ -4,23 +4,17 @@ use serde_json::Value;
 
 use crate::support::http;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{
-    FIVE_A_DAY, ProcessOutput, Tidegate, asked, directory, metric, run, tidegate,
-};
+use crate::support::tidegate_process::{FIVE_A_DAY, ProcessOutput, Tidegate, asked, metric, run};
 use crate::support::wait::until;
 
 const REHEARSED: &str = r#"degraded_calls_total{reason="rehearsed"}"#;
 
 fn serving(server: &Server) -> Tidegate {
-    let files = directory(&[("policy.yaml", FIVE_A_DAY), ("token", "t")]);
-    let path = |name: &str| files.path().join(name).display().to_string();
-    let (policy, token) = (path("policy.yaml"), path("token"));
+    let files = [("policy.yaml", FIVE_A_DAY), ("token", "t")];
     let url = format!("127.0.0.1:{}", server.port);
-    let mut command = tidegate();
-    command.args(["serve", "--policy", &policy, "--debug-token-file", &token]);
     // So long that only what a test does to Redis makes it late, not a busy machine.
-    command.args(["--redis-url", &url, "--redis-budget", "5s"]);
-    Tidegate::start(&mut command, files)
+    let redis = ["--redis-url", &url, "--redis-budget", "5s"];
+    Tidegate::with_files(&files, &[&redis[..], &["--debug-token-file", "token"]].concat(), &[])
 }
 
 fn ready(serving: &Tidegate) -> String {
@@ -66,9 +60,7 @@ fn leave_store_simulates_an_outage() {
     let server = Server::start(&[]);
     let serving = serving(&server);
     let order = |path: &str| {
-        let head = "Host: x\r\nConnection: close\r\nContent-Length: 0\r\nAuthorization: Bearer t";
-        let request = format!("POST {path} HTTP/1.1\r\n{head}\r\n\r\n");
-        assert_eq!(http::send(serving.port("debug"), &request).status, 200, "{path}");
+        assert_eq!(http::order(serving.port("debug"), path, "t").status, 200, "{path}");
     };
     assert_eq!(asked(&serving, "ann"), 200);
     order("/leave-redis");
@@ -91,8 +83,7 @@ fn leave_store_simulates_an_outage() {
 fn a_rehearsed_outage_is_reported_enforces_limits_and_ends_on_command() {
     let server = Server::start(&[]);
     let serving = serving(&server);
-    let files = directory(&[("token", "t")]);
-    let token = files.path().join("token").display().to_string();
+    let token = serving.directory().join("token").display().to_string();
     let debug = serving.port("debug").to_string();
     let rehearse = |more: &[&str]| -> ProcessOutput {
         let side = ["rehearse-outage", "--debug", &debug, "--debug-token-file", &token];

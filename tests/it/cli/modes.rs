@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::support::http;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{Tidegate, directory, metric, tidegate};
+use crate::support::tidegate_process::{Tidegate, metric};
 use crate::support::wait::until;
 
 const TOKEN: &str = "between-friends";
@@ -25,15 +25,10 @@ descriptors:
 
 /// Serves the policy with a token and these arguments and variables.
 fn serving(arguments: &[&str], variables: &[(&str, &str)]) -> Tidegate {
-    let files = directory(&[
-        ("policy.yaml", POLICY),
-        ("token", TOKEN),
-        ("settings.yaml", "shadow-mode: true\n"),
-    ]);
-    let mut command = tidegate();
-    command.current_dir(files.path()).envs(variables.iter().copied());
-    command.args(["serve", "--policy", "policy.yaml", "--debug-token-file", "token"]);
-    Tidegate::start(command.args(arguments), files)
+    let files =
+        [("policy.yaml", POLICY), ("token", TOKEN), ("settings.yaml", "shadow-mode: true\n")];
+    let arguments = [&["--debug-token-file", "token"], arguments].concat();
+    Tidegate::with_files(&files, &arguments, variables)
 }
 
 /// Asks once with descriptors of one entry each: the status of the HTTP response.
@@ -45,9 +40,7 @@ fn ask(serving: &Tidegate, keys: &[&str]) -> u16 {
 }
 
 fn order(serving: &Tidegate, path: &str) -> String {
-    let head = "Host: x\r\nConnection: close\r\nContent-Length: 0";
-    let line = format!("POST {path} HTTP/1.1\r\n{head}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
-    let reply = http::send(serving.port("debug"), &line);
+    let reply = http::order(serving.port("debug"), path, TOKEN);
     assert_eq!(reply.status, 200, "{path}: {}", reply.body);
     reply.body
 }
@@ -267,12 +260,11 @@ fn without_redis_the_page_says_that_counters_are_not_shared() {
             "domain: edge\ndescriptors:\n  - {{key: k, rate_limit: {{unit: year, \
              requests_per_unit: 5, on_store_failure: {word}}}}}\n"
         );
-        let files = directory(&[("policy.yaml", &policy), ("token", TOKEN)]);
+        let files = [("policy.yaml", &*policy), ("token", TOKEN)];
         let url = format!("127.0.0.1:{}", server.port);
-        let mut command = tidegate();
-        command.current_dir(files.path()).args(["serve", "--policy", "policy.yaml"]);
-        command.args(["--debug-token-file", "token", "--redis-url", &url, "--redis-budget", "5s"]);
-        let serving = Tidegate::start(&mut command, files);
+        let redis = ["--redis-url", &url, "--redis-budget", "5s"];
+        let arguments = [&redis[..], &["--debug-token-file", "token"]].concat();
+        let serving = Tidegate::with_files(&files, &arguments, &[]);
         until("Redis to decide", || (ask(&serving, &["k"]) == 200).then_some(()));
         order(&serving, "/leave-redis");
         assert_eq!(ask(&serving, &["k"]), status, "{word}");

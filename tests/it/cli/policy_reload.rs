@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::support::http::{get, post};
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, asked, directory, metric, tidegate};
 use crate::support::wait::until;
 
 fn serving(files: tempfile::TempDir, path: &Path) -> Tidegate {
@@ -174,14 +174,12 @@ fn make_fifo(path: &Path) {
 
 #[test]
 fn a_fifo_in_place_of_a_file_blocks_nothing() {
-    let files = directory(&[("policy.yaml", FIVE_A_DAY), ("token", "t"), ("password", "p")]);
-    let path = |name: &str| files.path().join(name).display().to_string();
+    let files = [("policy.yaml", FIVE_A_DAY), ("token", "t"), ("password", "p")];
     let server = crate::support::redis_server::Server::start(&[]);
-    let mut command = tidegate();
-    command.args(["serve", "--policy", &path("policy.yaml"), "--debug-token-file", &path("token")]);
-    command.args(["--redis-auth-file", &path("password"), "--redis-timeout", "100ms"]);
-    command.args(["--redis-url", &format!("127.0.0.1:{}", server.port)]);
-    let serving = Tidegate::start(&mut command, files);
+    let url = format!("127.0.0.1:{}", server.port);
+    let redis = ["--redis-url", &url, "--redis-timeout", "100ms"];
+    let secrets = ["--debug-token-file", "token", "--redis-auth-file", "password"];
+    let serving = Tidegate::with_files(&files, &[redis, secrets].concat(), &[]);
     for name in ["policy.yaml", "token", "password"] {
         let path = serving.directory().join(name);
         fs::remove_file(&path).expect("removable");
@@ -215,11 +213,8 @@ fn a_fifo_as_secret_is_an_error_at_the_start() {
 
 #[test]
 fn sighup_reloads_at_once() {
-    let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
-    let path = files.path().join("policy.yaml");
-    let mut command = tidegate();
-    command.args(["serve", "--policy"]).arg(&path);
-    let serving = Tidegate::start(&mut command, files);
+    let serving = Tidegate::policy(FIVE_A_DAY, &[]);
+    let path = serving.directory().join("policy.yaml");
     serving.signal(Signal::HUP);
     serving.logged_in_time("policy files read again, nothing has changed");
     fs::write(&path, with_limit("9")).expect("writable");
@@ -232,15 +227,8 @@ fn a_reload_drops_cached_refusals() {
     let server = crate::support::redis_server::Server::start(&[]);
     let url = format!("127.0.0.1:{}", server.port);
     let serving = Tidegate::policy(FIVE_A_DAY, &["--redis-url", &url, "--redis-budget", "5s"]);
-    let entry = r#"{"key":"client","value":"ann"}"#;
-    let ask = format!(r#"{{"domain":"edge","descriptors":[{{"entries":[{entry}]}}]}}"#);
-    let status = || post(serving.port("http"), "/json", &ask).status;
-    let spared = || {
-        let metrics = get(serving.port("http"), "/metrics").body;
-        let value =
-            metrics.lines().find_map(|line| line.strip_prefix("tidegate_redis_spared_total "));
-        value.expect("the metric").parse::<u64>().expect("a number")
-    };
+    let status = || asked(&serving, "ann");
+    let spared = || metric(&serving, "redis_spared_total");
     while status() == 200 {}
     // A cached refusal lives for a second at most, so one reload might find an expired one.
     for number in 20..23 {

@@ -1,9 +1,9 @@
 //! Tidegate in place of the envoyproxy/ratelimit image: its program name, its environment, its file
 //! layout.
 
-use std::fs;
 use std::path::Path;
 
+use crate::control_plane::served::{self, envoy_gateway_environment};
 use crate::support::certificate_authority::Authority;
 use crate::support::http::get;
 use crate::support::redis_server::Server as RedisServer;
@@ -95,11 +95,8 @@ fn a_setting_that_would_change_decisions_ends_with_64_and_advice() {
 
 #[test]
 fn an_ignored_variable_of_ratelimit_is_logged_at_the_start() {
-    let files = directory(&[("p.yaml", FIVE_A_DAY)]);
-    let mut command = tidegate();
-    command.args(["serve", "--policy"]).arg(files.path().join("p.yaml"));
-    command.envs([("USE_STATSD", "true"), ("DISABLE_STATS", "false")]);
-    let serving = Tidegate::start(&mut command, files);
+    let theirs = [("USE_STATSD", "true"), ("DISABLE_STATS", "false")];
+    let serving = Tidegate::with_files(&[("policy.yaml", FIVE_A_DAY)], &[], &theirs);
     let log = serving.log();
     assert!(log.contains("USE_STATSD") && !log.contains("DISABLE_STATS"), "{log}");
 }
@@ -142,47 +139,26 @@ fn without_a_subcommand_while_runtime_root_is_set_it_serves() {
 }
 
 /// The environment that Envoy Gateway gives its rate limit service, but for the control plane.
-fn environment_of_envoy_gateway(files: &Path, redis: &RedisServer) -> Vec<(String, String)> {
-    let path = |name: &str| files.join(name).display().to_string();
-    let pairs = [
-        ("RUNTIME_ROOT", path("data")),
-        ("RUNTIME_SUBDIRECTORY", "ratelimit".into()),
-        ("RUNTIME_IGNOREDOTFILES", "true".into()),
-        ("RUNTIME_WATCH_ROOT", "false".into()),
-        ("LOG_LEVEL", "info".into()),
-        ("USE_STATSD", "false".into()),
-        ("GRPC_SERVER_USE_TLS", "true".into()),
-        ("GRPC_SERVER_TLS_CERT", path("certs/tls.crt")),
-        ("GRPC_SERVER_TLS_KEY", path("certs/tls.key")),
-        ("GRPC_SERVER_TLS_CA_CERT", path("certs/ca.crt")),
-        ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true".into()),
-        ("REDIS_SOCKET_TYPE", "tcp".into()),
-        ("REDIS_URL", format!("127.0.0.1:{}", redis.port)),
-        ("USE_PROMETHEUS", "true".into()),
-        ("PROMETHEUS_ADDR", "127.0.0.1:0".into()),
-        ("PROMETHEUS_MAPPER_YAML", "/etc/statsd-exporter/conf.yaml".into()),
-        ("TRACING_ENABLED", "true".into()),
-        ("TRACING_SERVICE_NAME", "envoy-ratelimit".into()),
-        ("TRACING_SERVICE_NAMESPACE", "envoy-gateway-system".into()),
-        ("TRACING_SERVICE_INSTANCE_ID", "envoy-ratelimit-0".into()),
-        ("TRACING_SAMPLING_RATE", "0.6".into()),
-        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9".into()),
+fn environment_of_envoy_gateway(files: &Path, redis: &RedisServer) -> Vec<(&'static str, String)> {
+    let (root, url) = (files.join("data"), format!("127.0.0.1:{}", redis.port));
+    let all = envoy_gateway_environment("", &url, &files.join("certs"));
+    let ours = [
+        ("RUNTIME_ROOT", root.to_str().expect("UTF-8")),
+        ("TRACING_ENABLED", "true"),
+        ("TRACING_SERVICE_NAME", "envoy-ratelimit"),
+        ("TRACING_SERVICE_NAMESPACE", "envoy-gateway-system"),
+        ("TRACING_SERVICE_INSTANCE_ID", "envoy-ratelimit-0"),
+        ("TRACING_SAMPLING_RATE", "0.6"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9"),
     ];
-    pairs.map(|(name, text)| (name.to_owned(), text)).into()
+    let without_plane = all.into_iter().filter(|(name, _)| !name.starts_with("CONFIG_"));
+    without_plane.chain(ours.map(|(name, text)| (name, text.to_owned()))).collect()
 }
 
 /// Writes a CA's certificate and a certificate for a name as Kubernetes mounts them, below `certs`.
 fn write_certificates(files: &Path, name: &str) {
     let authority = Authority::new();
-    let identity = authority.signs(name);
-    fs::create_dir(files.join("certs")).expect("writable");
-    for (file, text) in [
-        ("ca.crt", &authority.certificate),
-        ("tls.crt", &identity.certificate),
-        ("tls.key", &identity.key),
-    ] {
-        fs::write(files.join("certs").join(file), text).expect("writable");
-    }
+    served::write_certificates(&files.join("certs"), &authority, &authority.signs(name));
 }
 
 #[test]
@@ -230,9 +206,9 @@ fn in_envoy_gateways_environment_it_starts_and_says_once_what_has_no_effect() {
         assert_eq!(log.matches(&format!("\"{name}\"")).count(), 1, "{name}: {log}");
     }
     for (name, _) in environment_of_envoy_gateway(serving.directory(), &redis) {
-        let has_effect = !["GRPC_SERVER_TLS_CA_CERT", "PROMETHEUS_MAPPER_YAML"].contains(&&*name)
+        let has_effect = !["GRPC_SERVER_TLS_CA_CERT", "PROMETHEUS_MAPPER_YAML"].contains(&name)
             && !name.starts_with("FORCE_START");
-        assert!(!has_effect || !log.contains(&name), "{name}: {log}");
+        assert!(!has_effect || !log.contains(name), "{name}: {log}");
     }
     let ca = serving.directory().join("certs/ca.crt").display().to_string();
     let target = serving.port("grpc").to_string();

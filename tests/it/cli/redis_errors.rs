@@ -448,13 +448,10 @@ fn require_store_ends_with_the_error_that_redis_replied_with() {
 
 fn on_cluster(addresses: &[u16], arguments: &[&str]) -> Tidegate {
     let policy = FIVE_A_DAY.replace(": 5}", ": 1000000}");
-    let files = directory(&[("policy.yaml", &policy)]);
-    let path = files.path().join("policy.yaml").display().to_string();
     let urls: Vec<String> = addresses.iter().map(|port| format!("127.0.0.1:{port}")).collect();
-    let mut command = tidegate();
-    command.args(["serve", "--policy", &path, "--redis-type", "cluster"]);
-    command.args(["--redis-url", &urls.join(","), "--redis-budget", "5s"]).args(arguments);
-    Tidegate::start(&mut command, files)
+    let url = urls.join(",");
+    let redis = ["--redis-type", "cluster", "--redis-url", &url, "--redis-budget", "5s"];
+    Tidegate::policy(&policy, &[&redis, arguments].concat())
 }
 
 /// The configuration of a cluster that serves slots even if others have no node.

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::support::acl;
 use crate::support::http;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, asked};
 use crate::support::wait::until;
 
 fn serving(server: &Server) -> Tidegate {
@@ -105,12 +105,10 @@ fn a_prepaid_limit_is_spent_without_redis_and_returned_to_it() {
         FIVE_A_DAY.replace("requests_per_unit: 5", "requests_per_unit: 1000000, prepay: auto");
     let server = Server::start(&[&acl::line(acl::SINGLE)]);
     let serving = serving_with(&server, &policy);
-    let body =
-        r#"{"domain": "edge", "descriptors": [{"entries": [{"key": "client", "value": "ann"}]}]}"#;
     let mut calls = 0;
     let text = until("calls without Redis", || {
         for _ in 0..100 {
-            assert_eq!(http::post(serving.port("http"), "/json", body).status, 200);
+            assert_eq!(asked(&serving, "ann"), 200);
         }
         calls += 100;
         let text = metrics(&serving);

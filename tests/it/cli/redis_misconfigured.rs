@@ -9,10 +9,9 @@ use serde_json::Value;
 use tidegate::clock::Clock;
 
 use crate::support::heavy;
-use crate::support::http;
 use crate::support::redis_cluster::Cluster;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{Tidegate, directory, tidegate};
+use crate::support::tidegate_process::{Tidegate, asked, metric};
 use crate::support::wait::until;
 
 const POLICY: &str = "
@@ -23,35 +22,19 @@ descriptors:
 ";
 
 fn serving(kind: &str, addresses: &[u16]) -> Tidegate {
-    let files = directory(&[("policy.yaml", POLICY)]);
-    let policy = files.path().join("policy.yaml").display().to_string();
     let urls: Vec<String> = addresses.iter().map(|port| format!("127.0.0.1:{port}")).collect();
-    let mut command = tidegate();
-    command.args(["serve", "--policy", &policy, "--redis-type", kind]);
+    let url = urls.join(",");
     // So long that only the fault makes a call late, not a busy machine.
-    command.args(["--redis-url", &urls.join(","), "--redis-budget", "2s"]);
-    Tidegate::start(&mut command, files)
+    let budget = ["--redis-budget", "2s"];
+    Tidegate::policy(POLICY, &[&["--redis-type", kind, "--redis-url", &url], &budget[..]].concat())
 }
 
 /// Asks a number of times, some milliseconds apart.
 fn ask(serving: &Tidegate, client: &str, times: u32, pause_ms: u64) {
-    let body = format!(
-        r#"{{"domain":"edge","descriptors":[{{"entries":[{{"key":"client","value":"{client}"}}]}}]}}"#
-    );
     for _ in 0..times {
-        assert_eq!(http::post(serving.port("http"), "/json", &body).status, 200);
+        assert_eq!(asked(serving, client), 200);
         sleep(Duration::from_millis(pause_ms));
     }
-}
-
-/// The sum of a metric over all nodes.
-fn metric(serving: &Tidegate, name: &str) -> u64 {
-    let text = http::get(serving.port("http"), "/metrics").body;
-    let line = format!("tidegate_{name}");
-    let values = text
-        .lines()
-        .filter(|text| text.strip_prefix(&line).is_some_and(|rest| rest.starts_with([' ', '{'])));
-    values.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
 }
 
 /// How often each line stands in the log, by message and node.

@@ -1,10 +1,8 @@
 //! Start with Redis, without it, and with its password in a file.
 
-use std::fs;
-
 use crate::support::acl;
 use crate::support::redis_server::{Server, free_port};
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, ran, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, ran, run_with, tidegate};
 use crate::support::wait::until;
 
 #[test]
@@ -19,13 +17,11 @@ fn two_processes_share_a_limit() {
 
 #[test]
 fn require_store_ends_with_69_without_redis() {
-    let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
-    let policy = files.path().join("policy.yaml").display().to_string();
     let url = format!("127.0.0.1:{}", free_port());
-    let mut command = tidegate();
-    command.args(["serve", "--policy", &policy, "--redis-url", &url, "--require-redis", "true"]);
-    command.args(["--grpc-port", "0", "--http-port", "0", "--debug-port", "0"]);
-    let ran = ran(&mut command).with_code(69);
+    let redis = ["--redis-url", &url, "--require-redis", "true"];
+    let ports = ["--grpc-port", "0", "--http-port", "0", "--debug-port", "0"];
+    let arguments = [&["serve", "--policy", "policy.yaml"], &redis[..], &ports].concat();
+    let ran = run_with(&[("policy.yaml", FIVE_A_DAY)], &arguments).with_code(69);
     assert!(ran.err.contains("--require-redis"), "{}", ran.err);
 }
 
@@ -59,14 +55,11 @@ fn a_password_is_read_from_its_file_with_the_user_before_it() {
     let server = Server::start(&[&acl::line(acl::SINGLE)]);
     // From now on nobody is let in without a name.
     server.ask(&["CONFIG", "SET", "requirepass", "nobody-knows"]);
-    let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
-    let password = files.path().join("password");
-    fs::write(&password, format!("{}:{}\n", acl::USER, acl::PASSWORD)).unwrap();
-    let policy = files.path().join("policy.yaml").display().to_string();
-    let mut command = tidegate();
-    command.args(["serve", "--policy", &policy, "--require-redis", "true", "--redis-budget", "2s"]);
-    command.args(["--redis-url", &format!("redis://127.0.0.1:{}", server.port)]);
-    command.args(["--redis-auth-file", &password.display().to_string()]);
-    let serving = Tidegate::start(&mut command, files);
+    let login = format!("{}:{}\n", acl::USER, acl::PASSWORD);
+    let files = [("policy.yaml", FIVE_A_DAY), ("password", &*login)];
+    let url = format!("redis://127.0.0.1:{}", server.port);
+    let redis = ["--redis-url", &url, "--require-redis", "true", "--redis-budget", "2s"];
+    let arguments = [&redis[..], &["--redis-auth-file", "password"]].concat();
+    let serving = Tidegate::with_files(&files, &arguments, &[]);
     assert!(serving.ask("ann").starts_with("OK"));
 }

@@ -275,15 +275,14 @@ async fn under_load_and_with_a_slow_redis_a_shutdown_fails_no_call() {
     let redis = Server::start(&[]);
     let slow = Proxy::start(redis.port);
     slow.replies(Fault::Delay { by: Duration::from_millis(200), jitter: Duration::ZERO });
-    let files = directory(&[("policy.yaml", REDIS_OR_ERROR)]);
-    let policy = files.path().join("policy.yaml").display().to_string();
-    let (url, mut command) = (slow.address().to_string(), tidegate());
-    command.args(["serve", "--policy", &policy, "--redis-url", &url, "--redis-timeout", "20s"]);
-    command.args(["--threads", "8", "--redis-pool-size", "2", "--require-redis", "true"]);
+    let url = slow.address().to_string();
+    let redis = ["--redis-url", &url, "--redis-timeout", "20s", "--require-redis", "true"];
+    let threads = ["--threads", "8", "--redis-pool-size", "2"];
     // The budget is so long that no call is shed. The delay is long beside a call, so that each
     // connection has one while the server leaves.
-    command.args(["--redis-budget", "60s", "--drain-delay", "3s", "--hard-limit", "28s"]);
-    let mut serving = Tidegate::start(&mut command, files);
+    let times = ["--redis-budget", "60s", "--drain-delay", "3s", "--hard-limit", "28s"];
+    let arguments = [&redis[..], &threads, &times].concat();
+    let mut serving = Tidegate::policy(REDIS_OR_ERROR, &arguments);
     let (grpc, http) = (serving.port("grpc"), serving.port("http"));
     let mut callers = Vec::new();
     for _ in 0..6 {

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::support::http;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{Tidegate, directory, metric, run, tidegate};
+use crate::support::tidegate_process::{Tidegate, metric, run};
 use crate::support::wait::until;
 
 const POLICY: &str = "
@@ -23,14 +23,11 @@ descriptors:
 ";
 
 fn serving(server: &Server, replicas: &str) -> Tidegate {
-    let files = directory(&[("policy.yaml", POLICY)]);
-    let policy = files.path().join("policy.yaml").display().to_string();
     let url = format!("127.0.0.1:{}", server.port);
-    let mut command = tidegate();
-    command.args(["serve", "--policy", &policy, "--redis-url", &url, "--replicas", replicas]);
     // So long that only what a test does to Redis makes it late, not a busy machine.
-    command.args(["--redis-budget", "5s"]);
-    Tidegate::start(&mut command, files)
+    let budget = ["--redis-budget", "5s"];
+    let redis = ["--redis-url", &url, "--replicas", replicas];
+    Tidegate::policy(POLICY, &[&redis[..], &budget].concat())
 }
 
 /// The value of the mark of an admitted call; empty if it has none.

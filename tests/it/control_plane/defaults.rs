@@ -15,7 +15,7 @@ use super::plane::ControlPlane;
 use super::served::plain;
 use crate::support::http::{get, post};
 use crate::support::redis_server::Server as RedisServer;
-use crate::support::tidegate_process::{Tidegate, directory, run};
+use crate::support::tidegate_process::{Tidegate, directory, run, run_with};
 use crate::support::wait::until;
 
 const DEFAULTS: &str = "
@@ -121,11 +121,9 @@ fn an_invalid_file_of_defaults_ends_the_start_with_code_65_and_every_place() {
              algorithm, burst, align, time_zone, anchor",
         ),
     ] {
-        let files = directory(&[("defaults.yaml", text)]);
-        let path = files.path().join("defaults.yaml").display().to_string();
         let arguments =
-            ["serve", "--config-type", "grpc_xds_sotw", "--policy-defaults", path.as_str()];
-        let ended = run(&arguments).with_code(65);
+            ["serve", "--config-type", "grpc_xds_sotw", "--policy-defaults", "defaults.yaml"];
+        let ended = run_with(&[("defaults.yaml", text)], &arguments).with_code(65);
         assert!(ended.err.contains(expected), "{text}: {}", ended.err);
     }
     let policy = ["serve", "--policy", "x.yaml", "--policy-defaults", "y.yaml"];

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use super::messages::{broken, domain};
 use super::plane::{ControlPlane, mutual_tls};
 use super::served::{
-    ask, counts, enforces, envoy_gateway_environment, metric, ratelimit, rules, write_certificates,
+    ask, counts, enforces, envoy_gateway_environment, ratelimit, rules, write_certificates,
 };
 use crate::support::certificate_authority::Authority;
 use crate::support::http::get;
 use crate::support::proof;
 use crate::support::redis_server::Server as RedisServer;
-use crate::support::tidegate_process::{Tidegate, directory, run};
+use crate::support::tidegate_process::{Tidegate, directory, metric, run};
 use crate::support::wait::until;
 
 /// How soon a policy is in force after it was sent.
@@ -93,7 +93,7 @@ fn under_envoy_gateway_policies_come_change_break_vanish_and_outlive_the_control
     plane.acknowledged("4");
     enforces(&serving, &[("first/edge.client", 3)]);
     plane.kill();
-    counts(&serving, "tidegate_xds_connected", 0);
+    counts(&serving, "xds_connected", 0);
     assert_eq!(asked("first/edge", 1), [429]);
     assert_eq!(ask(&serving, "first/edge", "bob"), 200);
     assert_eq!(get(serving.port("http"), "/healthcheck").status, 200);
@@ -106,5 +106,5 @@ fn under_envoy_gateway_policies_come_change_break_vanish_and_outlive_the_control
     took("the policy of a control plane that returned", returned, BACK_WITHIN);
     assert_eq!(asked("first/edge", 2), [200, 429], "one more, because the limit is 4 now");
     assert_eq!(rules(&serving).len(), 1);
-    assert_eq!(metric(&serving, "tidegate_xds_rejections"), 0);
+    assert_eq!(metric(&serving, "xds_rejections"), 0);
 }

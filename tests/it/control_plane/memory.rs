@@ -13,11 +13,11 @@ use super::messages::{
     RateLimitConfig, RateLimitDescriptor, TYPE_URL, broken, domain, resource, yearly,
 };
 use super::plane::ControlPlane;
-use super::served::{ask, metric, plain};
+use super::served::{ask, plain};
 use crate::support::heavy;
 use crate::support::http::get;
 use crate::support::proof::times;
-use crate::support::tidegate_process::{Tidegate, directory, tidegate};
+use crate::support::tidegate_process::{Tidegate, directory, metric, tidegate};
 use crate::support::wait::until;
 
 const MIB: usize = 1 << 20;
@@ -134,7 +134,7 @@ fn a_flood_of_responses_leaves_the_process_small_and_its_log_short() {
     let copies = share(20_000);
     plane.send_copies(copies);
     for (version, resource) in [("2", domain("edge", 2)), ("3", broken("bad"))] {
-        let received = || metric(&serving, "tidegate_xds_responses_total");
+        let received = || metric(&serving, "xds_responses_total");
         let first = received();
         plane.set(version, vec![resource]);
         until("all responses", || (received() >= first + copies as u64).then_some(()));

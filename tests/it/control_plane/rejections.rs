@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::messages::{broken, domain, resource, yearly};
 use super::plane::ControlPlane;
-use super::served::{counts, enforces, metric, plain};
+use super::served::{counts, enforces, plain};
 use crate::support::http::get;
+use crate::support::tidegate_process::metric;
 use crate::support::wait::until;
 
 #[test]
@@ -33,22 +34,22 @@ fn a_rejected_resource_is_named_in_the_log_the_metrics_and_on_the_page() {
     assert_eq!(now["control_plane"]["received_version"], "1");
     // Repeated responses are neither compiled nor counted as further failures.
     until("three NACKs", || (plane.nacks().len() >= 3).then_some(()));
-    assert_eq!(metric(&serving, "tidegate_xds_compiled_domains_total"), 2);
-    assert_eq!(metric(&serving, "tidegate_config_load_error_total"), 1);
+    assert_eq!(metric(&serving, "xds_compiled_domains_total"), 2);
+    assert_eq!(metric(&serving, "config_load_error_total"), 1);
     // Mended, everything is clean again.
     plane.set("2", vec![domain("bad", 4), domain("good", 1)]);
     plane.acknowledged("2");
     enforces(&serving, &[("bad.client", 4), ("good.client", 1)]);
-    counts(&serving, "tidegate_xds_rejections", 0);
-    counts(&serving, "tidegate_config_last_reload_successful", 1);
+    counts(&serving, "xds_rejections", 0);
+    counts(&serving, "config_last_reload_successful", 1);
     let kept = "resource from the control plane rejected, its last good version stays in force";
     assert!(serving.logged(kept).is_none(), "{}", serving.log());
-    let nacks = metric(&serving, "tidegate_xds_nacks_total");
+    let nacks = metric(&serving, "xds_nacks_total");
     assert_eq!(nacks, plane.nacks().len() as u64);
-    assert_eq!(metric(&serving, "tidegate_xds_acks_total"), 1);
-    assert!(metric(&serving, "tidegate_xds_responses_total") > nacks, "each answer has a response");
-    assert_eq!(metric(&serving, "tidegate_xds_connects_total"), 1);
-    assert_eq!(metric(&serving, "tidegate_xds_domains"), 2);
+    assert_eq!(metric(&serving, "xds_acks_total"), 1);
+    assert!(metric(&serving, "xds_responses_total") > nacks, "each answer has a response");
+    assert_eq!(metric(&serving, "xds_connects_total"), 1);
+    assert_eq!(metric(&serving, "xds_domains"), 2);
     assert!(!get(serving.port("http"), "/metrics").body.contains("xds_rejected_info{"));
     plane.set("3", vec![broken("bad"), domain("good", 1)]);
     assert_eq!(serving.logged_in_time(kept)["resource"], "bad");
@@ -97,8 +98,8 @@ fn every_answer_carries_the_newest_nonce_and_one_policy_is_in_force_at_the_end()
     let last = seen.last().expect("an ACK");
     assert!(!last.stale, "the newest response is the one that is answered last");
     // The two domains that never changed were compiled once.
-    let compiled = metric(&serving, "tidegate_xds_compiled_domains_total");
-    let changes = metric(&serving, "tidegate_xds_acks_total");
+    let compiled = metric(&serving, "xds_compiled_domains_total");
+    let changes = metric(&serving, "xds_acks_total");
     assert!(compiled <= changes + 2, "{compiled} domains in {changes} versions");
 }
 

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::support::certificate_authority::{Authority, Identity};
 use crate::support::http::{get, post};
-use crate::support::tidegate_process::{Tidegate, directory, linked};
+use crate::support::tidegate_process::{Tidegate, directory, linked, metric};
 use crate::support::wait::until;
 
 /// The binary under the name of the program that it replaces, without an environment. Envoy Gateway
@@ -102,13 +102,6 @@ pub(crate) fn enforces(serving: &Tidegate, expected: &[(&str, u64)]) {
     let expected: Vec<_> =
         expected.iter().map(|(path, number)| ((*path).to_owned(), *number)).collect();
     until(&format!("the rules {expected:?}"), || (rules(serving) == expected).then_some(()));
-}
-
-/// The value of a metric without labels.
-pub(crate) fn metric(serving: &Tidegate, name: &str) -> u64 {
-    let page = get(serving.port("http"), "/metrics").body;
-    let line = page.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
-    line.unwrap_or_else(|| panic!("no {name} in\n{page}")).parse().expect("a number")
 }
 
 /// Waits until a metric has a value.

@@ -2,12 +2,10 @@
 
 use super::messages::domain;
 use super::plane::{ControlPlane, mutual_tls};
-use super::served::{
-    ask, enforces, envoy_gateway_environment, metric, ratelimit, write_certificates,
-};
+use super::served::{ask, enforces, envoy_gateway_environment, ratelimit, write_certificates};
 use crate::support::certificate_authority::{Authority, Identity};
 use crate::support::http::get;
-use crate::support::tidegate_process::{Tidegate, directory};
+use crate::support::tidegate_process::{Tidegate, directory, metric};
 use crate::support::wait::until;
 
 const NOT_REACHED: &str = "control plane unreachable, no policy has arrived yet";
@@ -39,10 +37,8 @@ fn with_a_client_certificate_of_another_authority_the_service_stays_up_and_says_
     let line = serving.logged_in_time(NOT_REACHED);
     let error = line["error"].as_str().unwrap_or_default().to_ascii_lowercase();
     assert!(error.contains("certificate") || error.contains("alert"), "{error}");
-    until("a second failure", || {
-        (metric(&serving, "tidegate_xds_failures_total") >= 2).then_some(())
-    });
-    assert_eq!(metric(&serving, "tidegate_xds_connected"), 0);
+    until("a second failure", || (metric(&serving, "xds_failures_total") >= 2).then_some(()));
+    assert_eq!(metric(&serving, "xds_connected"), 0);
     assert_eq!(get(serving.port("http"), "/healthcheck").status, 200);
     assert_eq!(ask(&serving, "edge", "ann"), 200);
     assert!(plane.seen().is_empty(), "the control plane saw no request");

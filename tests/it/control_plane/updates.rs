@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use super::messages::{RateLimitDescriptor, resource, yearly};
 use super::plane::ControlPlane;
-use super::served::{enforces_count, metric, plain};
+use super::served::{enforces_count, plain};
 use crate::support::http::get;
 use crate::support::paired_waits::{self, PAIRS};
+use crate::support::tidegate_process::metric;
 use crate::support::wait::until;
 use crate::support::{heavy, proof};
 
@@ -64,7 +65,7 @@ fn memory_stays_flat_over_many_updates_of_a_large_policy() {
     println!("{warm} KiB after {WARM_UP} updates, {last} KiB after {UPDATES}");
     assert!(last <= warm + GROWTH_KIB_MAX, "{memory:?} KiB");
     // The other domain was compiled once.
-    assert_eq!(metric(&serving, "tidegate_xds_compiled_domains_total"), UPDATES as u64 + 1);
+    assert_eq!(metric(&serving, "xds_compiled_domains_total"), UPDATES as u64 + 1);
     let listed = || get(serving.port("debug"), "/rlconfig").body;
     let last_limit = format!("requests_per_unit={UPDATES},");
     until("the last limit", || listed().contains(&last_limit).then_some(()));
@@ -107,7 +108,7 @@ fn updates_of_a_thousand_routes_do_not_disturb_calls() {
         plane.acknowledged(&version.to_string());
     }
     let (before, during) = paired_waits::medians("updates of 4,000 rules", &pairs);
-    assert_eq!(metric(&serving, "tidegate_xds_acks_total"), 1 + PAIRS as u64);
+    assert_eq!(metric(&serving, "xds_acks_total"), 1 + PAIRS as u64);
     if proof::judges_times() {
         assert!(during <= before * P99_TIMES_MAX, "{before:?} before, {during:?} during updates");
     }

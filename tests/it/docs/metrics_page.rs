@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::support::http;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate};
 
 /// A row of the table.
 struct Row {
@@ -51,11 +51,8 @@ fn check_labels(metrics: &str, table: &BTreeMap<String, Row>) {
 #[test]
 fn every_metric_of_a_scrape_is_on_the_page_as_it_is() {
     let redis = Server::start(&[]);
-    let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
-    let mut command = tidegate();
-    command.args(["serve", "--policy"]).arg(files.path().join("policy.yaml"));
-    command.env("REDIS_URL", format!("127.0.0.1:{}", redis.port));
-    let serving = Tidegate::start(&mut command, files);
+    let url = format!("127.0.0.1:{}", redis.port);
+    let serving = Tidegate::policy(FIVE_A_DAY, &["--redis-url", &url]);
     serving.ask("ann");
     let metrics = http::get(serving.port("http"), "/metrics").body;
     let table = table();

@@ -10,10 +10,9 @@ use serde_json::{Value, json};
 
 use crate::support::acl;
 use crate::support::heavy;
-use crate::support::http::get;
 use crate::support::redis_cluster::Cluster;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::Tidegate;
+use crate::support::tidegate_process::{Tidegate, metric};
 
 const DOMAIN: &str = "ai-gateway-quota";
 const BACKEND: &str = "default/openai";
@@ -155,8 +154,6 @@ async fn quotas_of_models_hold_in_a_cluster_whose_slots_part_the_groups() {
     let cluster = Cluster::start(&[&acl::line(acl::CLUSTER)]);
     let url = format!("127.0.0.1:{}", cluster.nodes[2].port);
     let serving = quotas_hold(&redis("cluster", &url, &auth()), "redis").await;
-    let metrics = get(serving.port("http"), "/metrics").body;
-    let calls =
-        metrics.lines().find_map(|line| line.strip_prefix("tidegate_redis_split_calls_total "));
-    assert_eq!(calls, Some("8"), "every call is over several slots");
+    let calls = metric(&serving, "redis_split_calls_total");
+    assert_eq!(calls, 8, "every call is over several slots");
 }

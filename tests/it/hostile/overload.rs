@@ -9,7 +9,6 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
 use super::target::{soon, target};
-use crate::support::http;
 use crate::support::raw_http2::{
     DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, METHOD, RST_STREAM, WINDOW_UPDATE, begun,
     frame, framed, header_block, headers_for, next_stream_frame,
@@ -109,10 +108,7 @@ fn signal(serving: &Tidegate, name: &str) {
 }
 
 fn decided(serving: &Tidegate) -> u64 {
-    let metrics = http::get(serving.port("http"), "/metrics").body;
-    let is_decision = |line: &&str| line.starts_with("tidegate_decisions_total{");
-    let values = metrics.lines().filter(is_decision).filter_map(|line| line.rsplit(' ').next());
-    values.map(|value| value.parse::<u64>().expect("a number")).sum()
+    metric(serving, "decisions_total")
 }
 
 /// Stops the process, sends calls of callers that give up and of callers that wait, and lets it go

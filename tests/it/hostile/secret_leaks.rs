@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use crate::support::http::{get, send};
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, ran, run, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, run, run_with, tidegate};
 use crate::support::wait::until;
 
 /// Every secret is made from this, so that one search finds any.
@@ -69,32 +69,15 @@ fn passwords_keys_and_tokens_are_on_no_page_and_in_no_log_even_where_they_are_wr
 
 #[test]
 fn a_file_that_was_named_by_mistake_is_not_quoted() {
-    let files =
-        directory(&[("policy.yaml", FIVE_A_DAY), ("secret", &format!("{SECRET}\n{SECRET}"))]);
-    let path = |name: &str| files.path().join(name).display().to_string();
-    let (policy, secret) = (path("policy.yaml"), path("secret"));
-    let tls = |certificate: &str, key: &str, authority: &str| {
-        let names = ["--grpc-server-tls-cert", "--grpc-server-tls-key", "--grpc-client-tls-cacert"];
-        let pairs = names.iter().zip([certificate, key, authority]);
-        let named = pairs.flat_map(|(name, file)| [(*name).to_owned(), file.to_owned()]);
-        let mut all = vec!["serve".to_owned(), "--policy".to_owned(), policy.clone()];
-        all.push("--grpc-server-use-tls".to_owned());
-        all.extend(named);
-        all
-    };
-    let redis = ["serve", "--policy", &policy, "--redis-url", "127.0.0.1:1", "--redis-tls"];
-    let runs = [
-        tls(&secret, &secret, &secret),
-        [&redis[..], &["--redis-tls-cacert", &secret]]
-            .concat()
-            .iter()
-            .map(|s| (*s).into())
-            .collect(),
-        ["serve", "--settings", &secret].map(str::to_owned).to_vec(),
-    ];
-    for arguments in runs {
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let ran = run(&arguments).with_code(64);
+    let secret = format!("{SECRET}\n{SECRET}");
+    let files = [("policy.yaml", FIVE_A_DAY), ("secret", &*secret)];
+    for arguments in [
+        "serve --policy policy.yaml --grpc-server-use-tls --grpc-server-tls-cert secret \
+         --grpc-server-tls-key secret --grpc-client-tls-cacert secret",
+        "serve --policy policy.yaml --redis-url 127.0.0.1:1 --redis-tls --redis-tls-cacert secret",
+        "serve --settings secret",
+    ] {
+        let ran = run_with(&files, &arguments.split(' ').collect::<Vec<_>>()).with_code(64);
         assert!(!ran.err.is_empty() && !ran.err.contains(SECRET), "{arguments:?}: {}", ran.err);
     }
 }
@@ -134,11 +117,8 @@ fn a_name_cannot_write_a_line_of_its_own() {
 
 #[test]
 fn a_variable_of_the_environment_cannot_forge_a_line_of_the_log() {
-    let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
-    let mut command = tidegate();
-    command.args(["serve", "--policy"]).arg(files.path().join("policy.yaml"));
-    command.env(format!("TIDEGATE_{FORGED}"), "1");
-    let serving = Tidegate::start(&mut command, files);
+    let variable = format!("TIDEGATE_{FORGED}");
+    let serving = Tidegate::with_files(&[("policy.yaml", FIVE_A_DAY)], &[], &[(&variable, "1")]);
     let notice = serving.logged_in_time("unknown environment variable, ignored");
     assert!(notice["name"].as_str().is_some_and(|name| name.contains("forged")));
     assert!(serving.logged("forged").is_none());
@@ -154,11 +134,10 @@ fn a_variable_of_the_environment_cannot_forge_a_line_of_the_log() {
 fn a_policy_files_name_cannot_forge_a_line_of_a_log_in_text() {
     let name = format!("{FORGED}.yaml");
     let without_effect = format!("{FIVE_A_DAY}  - key: tenant\n");
-    let files = directory(&[(&name, &without_effect)]);
-    let mut command = tidegate();
-    command.args(["serve", "--log-format", "text", "--policy"]);
     // No machine has this address, so that it ends.
-    let told = ran(command.arg(files.path()).args(["--grpc-host", "192.0.2.1"])).with_code(69).err;
+    let nowhere = ["--grpc-host", "192.0.2.1"];
+    let arguments = [&["serve", "--log-format", "text", "--policy", "."], &nowhere[..]].concat();
+    let told = run_with(&[(&name, &without_effect)], &arguments).with_code(69).err;
     let warned = |line: &str| line.contains("policy warning") && line.contains("forged");
     assert!(told.lines().any(warned), "{told:?}");
     assert!(!told.contains(|c| c != '\n' && needs_escape(c)), "{told:?}");
@@ -212,9 +191,7 @@ fn a_header_that_envoy_would_not_check_ends_the_start() {
     for content_type in bodies {
         let text =
             format!("{FIVE_A_DAY}body: {{text: \"no\", content_type: \"{content_type}\"}}\n");
-        let files = directory(&[("policy.yaml", &text)]);
-        let mut command = tidegate();
-        ran(command.arg("check").arg(files.path().join("policy.yaml"))).with_code(65);
+        run_with(&[("policy.yaml", &text)], &["check", "policy.yaml"]).with_code(65);
     }
 }
 

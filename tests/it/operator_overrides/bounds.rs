@@ -17,7 +17,7 @@ fn an_oversized_override_is_refused_with_its_bound() {
         ("/override?target=edge&permanent=true".to_owned(), "must change something"),
         ("/override?target=edge&limit=x&permanent=true".to_owned(), "limit must be a whole number"),
     ] {
-        let reply = order_with(debug, &path, TOKEN);
+        let reply = http::order(debug, &path, TOKEN);
         assert_eq!(reply.status, 400, "{path}: {}", reply.body);
         assert!(reply.body.contains(text), "{path}: {}", reply.body);
     }
@@ -35,7 +35,7 @@ fn the_100_001st_override_is_refused() {
     assert_eq!(listed(&replica)["total"], 100_000);
     let order = |descriptor: &str| {
         let path = format!("/override?target=edge&descriptor={descriptor}&limit=7&permanent=true");
-        order_with(replica.port("debug"), &path, TOKEN)
+        http::order(replica.port("debug"), &path, TOKEN)
     };
     let refused = order("client%3Done_more");
     assert_eq!(refused.status, 400);

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use crate::support::tidegate_process::run;
+use crate::support::tidegate_process::{run, run_with};
 
 fn metric_of(replica: &Tidegate, name: &str) -> u64 {
     crate::support::tidegate_process::metric(replica, name)
@@ -50,20 +50,18 @@ fn an_invalid_file_at_the_start_ends_the_process() {
         ("- {domain: edge}", "override 1: "),
         (twice, "overrides 1 and 2 have the same target and kind"),
     ] {
-        let files = directory(&[("policy.yaml", FIVE_A_DAY), ("overrides.yaml", text)]);
-        let path = |name: &str| files.path().join(name).display().to_string();
+        let files = [("policy.yaml", FIVE_A_DAY), ("overrides.yaml", text)];
         let ports = ["--grpc-port", "0", "--http-port", "0", "--debug-port", "0"];
-        let given = ["--policy", &path("policy.yaml"), "--overrides", &path("overrides.yaml")];
-        let ran = run(&[&["serve"][..], &given, &ports].concat());
+        let serve = ["serve", "--policy", "policy.yaml", "--overrides", "overrides.yaml"];
+        let ran = run_with(&files, &[&serve[..], &ports].concat());
         assert!(ran.code != 0 && ran.err.contains(reason), "{} {}", ran.code, ran.err);
     }
 }
 
 #[test]
 fn the_commands_set_list_and_delete() {
-    let files = directory(&[("token", TOKEN)]);
-    let token = files.path().join("token").display().to_string();
     let replica = replica(&[]);
+    let token = replica.directory().join("token").display().to_string();
     let debug = replica.port("debug").to_string();
     let side = ["--debug", &debug, "--debug-token-file", &token];
     let set = |arguments: &[&str]| run(&[&["override", "set", "edge"], arguments, &side].concat());

@@ -5,25 +5,19 @@ mod memory_only;
 mod replicas;
 mod surviving;
 
-use std::net::SocketAddr;
-
 use serde_json::Value;
 
 use crate::support::http::{self, Reply};
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, asked, directory, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, asked, directory};
 use crate::support::wait::until;
 
 const TOKEN: &str = "between-friends";
 
 /// A replica with an operator's token, and these arguments.
 fn replica(arguments: &[&str]) -> Tidegate {
-    let files = directory(&[("policy.yaml", FIVE_A_DAY), ("token", TOKEN)]);
-    let path = |name: &str| files.path().join(name).display().to_string();
-    let mut command = tidegate();
-    command.args(["serve", "--policy", &path("policy.yaml")]);
-    command.args(["--debug-token-file", &path("token")]).args(arguments);
-    Tidegate::start(&mut command, files)
+    let files = [("policy.yaml", FIVE_A_DAY), ("token", TOKEN)];
+    Tidegate::with_files(&files, &[&["--debug-token-file", "token"], arguments].concat(), &[])
 }
 
 /// Such a replica on a Redis with these arguments.
@@ -36,15 +30,9 @@ fn three_on(server: &Server) -> [Tidegate; 3] {
     [(); 3].map(|()| replica_on(server, &[]))
 }
 
-fn order_with(address: SocketAddr, path: &str, token: &str) -> Reply {
-    let head = "Host: x\r\nConnection: close\r\nContent-Length: 0";
-    let line = format!("POST {path} HTTP/1.1\r\n{head}\r\nAuthorization: Bearer {token}\r\n\r\n");
-    http::send(address, &line)
-}
-
 /// Posts an operator's order; it must succeed.
 fn order(replica: &Tidegate, path: &str) -> String {
-    let Reply { status, body, .. } = order_with(replica.port("debug"), path, TOKEN);
+    let Reply { status, body, .. } = http::order(replica.port("debug"), path, TOKEN);
     assert_eq!(status, 200, "{path}: {body}");
     body
 }

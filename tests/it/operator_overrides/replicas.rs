@@ -144,7 +144,7 @@ fn nobody_without_the_token_changes_anything() {
     let paths = ["/override?target=edge&mode=deny&permanent=true", "/override/delete?target=edge"];
     for path in paths {
         assert_eq!(http::post(debug, path, "").status, 401, "{path}");
-        assert_eq!(order_with(debug, path, "wrong").status, 401, "{path}");
+        assert_eq!(http::order(debug, path, "wrong").status, 401, "{path}");
         assert_eq!(http::get(debug, path).status, 405, "{path}");
     }
     assert_eq!(listed(&replica)["total"], 0);

@@ -10,7 +10,6 @@ use futures_util::stream::{self, StreamExt};
 use super::replicas::{Replicas, connect};
 use super::{cluster, standalone};
 use crate::support::heavy;
-use crate::support::http::get;
 use crate::support::proof::times;
 use crate::support::random::Random;
 use crate::support::tidegate_process::metric;
@@ -58,28 +57,15 @@ async fn used(replicas: &Replicas) -> Vec<u64> {
     used
 }
 
-fn unheard(replicas: &Replicas) -> u64 {
-    replicas.each.iter().map(|of| metric(of, "redis_unheard_hits_total")).sum()
-}
-
 /// Sum of a metric over all rules and replicas.
-fn of_all_rules(replicas: &Replicas, name: &str) -> u64 {
-    let mut sum = 0;
-    for replica in &replicas.each {
-        for line in get(replica.port("http"), "/metrics").body.lines() {
-            if line.strip_prefix(name).is_some_and(|rest| rest.starts_with('{')) {
-                sum += line.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
-            }
-        }
-    }
-    sum
+fn of_all(replicas: &Replicas, name: &str) -> u64 {
+    replicas.each.iter().map(|replica| metric(replica, name)).sum()
 }
 
 /// Hits of the calls that the replicas have answered, less what was given back. A client that leaves
 /// when its answer is on its way does not hear it.
 fn answered(replicas: &Replicas) -> u64 {
-    of_all_rules(replicas, "tidegate_rule_within_limit_hits_total")
-        - of_all_rules(replicas, "tidegate_rule_refunded_hits_total")
+    of_all(replicas, "rule_within_limit_hits_total") - of_all(replicas, "rule_refunded_hits_total")
 }
 
 async fn no_hit_is_lost(place: &[String; 2]) {
@@ -126,7 +112,11 @@ async fn no_hit_is_lost(place: &[String; 2]) {
     let mut counted = (Vec::new(), 0, 0);
     // Until the last replies to calls whose callers have left are settled.
     for _ in 0..1_000 {
-        counted = (used(&replicas).await, answered(&replicas), unheard(&replicas));
+        counted = (
+            used(&replicas).await,
+            answered(&replicas),
+            of_all(&replicas, "redis_unheard_hits_total"),
+        );
         if counted.0.iter().sum::<u64>() == counted.1 + counted.2 {
             break;
         }

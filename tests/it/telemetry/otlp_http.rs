@@ -7,17 +7,17 @@ use super::otlp_receiver::{Receiver, texts};
 use super::traced_call::ask;
 use crate::support::certificate_authority::Authority;
 use crate::support::http::get;
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, linked, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, linked};
 use crate::support::wait::until;
 
 fn serving(more: &[(&str, &str)]) -> Tidegate {
-    let files = directory(&[("policy.yaml", FIVE_A_DAY)]);
-    let mut command = tidegate();
-    command.args(["serve", "--policy"]).arg(files.path().join("policy.yaml"));
-    command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
-    command.env("OTEL_BSP_SCHEDULE_DELAY", "50").env("OTEL_METRIC_EXPORT_INTERVAL", "100");
-    command.env("OTEL_TRACES_SAMPLER_ARG", "1").envs(more.iter().copied());
-    Tidegate::start(&mut command, files)
+    let environment = [
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "50"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "100"),
+        ("OTEL_TRACES_SAMPLER_ARG", "1"),
+    ];
+    Tidegate::with_files(&[("policy.yaml", FIVE_A_DAY)], &[], &[&environment, more].concat())
 }
 
 fn has_metrics_and_a_span(receiver: &Receiver) {

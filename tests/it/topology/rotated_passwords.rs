@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use crate::support::acl;
-use crate::support::http;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{Tidegate, directory, tidegate};
+use crate::support::tidegate_process::{Tidegate, asked, metric};
 use crate::support::wait::until;
 
 const LIMIT: u64 = 300;
@@ -26,18 +25,17 @@ fn open_connections_log_in_again_when_the_password_changes_and_no_call_notices()
     );
     let server = Server::start(&[&acl::line(acl::SINGLE)]);
     let login = |password: &str| format!("{}:{password}\n", acl::USER);
-    let files = directory(&[("policy.yaml", &policy), ("password", &login(acl::PASSWORD))]);
-    let path = |name: &str| files.path().join(name);
-    let (file, next) = (path("password"), path("next"));
-    let mut command = tidegate();
-    command.arg("serve").arg("--policy").arg(path("policy.yaml"));
-    command.arg("--redis-auth-file").arg(&file);
-    command.args(["--redis-url", &format!("127.0.0.1:{}", server.port), "--require-redis", "true"]);
+    let password = login(acl::PASSWORD);
+    let url = format!("127.0.0.1:{}", server.port);
+    let redis = ["--redis-url", &url, "--require-redis", "true", "--redis-auth-file", "password"];
     // Rejected calls ask Redis, too, and no call is given up on a busy machine.
-    command.args(["--rejection-cache", "false", "--redis-budget", "60s"]);
-    let serving = Tidegate::start(&mut command, files);
-    let connections = sum(&serving, "connections");
-    let (connects, losses) = (sum(&serving, "connects_total"), sum(&serving, "losses_total"));
+    let patient = ["--rejection-cache", "false", "--redis-budget", "60s"];
+    let files = [("policy.yaml", &*policy), ("password", &password)];
+    let serving = Tidegate::with_files(&files, &[&redis[..], &patient].concat(), &[]);
+    let [file, next] = ["password", "next"].map(|name| serving.directory().join(name));
+    let connections = metric(&serving, "redis_connections");
+    let (connects, losses) =
+        (metric(&serving, "redis_connects_total"), metric(&serving, "redis_losses_total"));
 
     let (round, admitted) = (AtomicU64::new(0), AtomicU64::new(0));
     let call_until_the_end = || {
@@ -47,7 +45,7 @@ fn open_connections_log_in_again_when_the_password_changes_and_no_call_notices()
             if client > ROTATIONS {
                 return answers;
             }
-            let status = ask(&serving, client);
+            let status = asked(&serving, &client.to_string());
             admitted.fetch_add(u64::from(status == 200), Ordering::SeqCst);
             *answers.entry((client, status)).or_default() += 1;
         }
@@ -84,10 +82,10 @@ fn open_connections_log_in_again_when_the_password_changes_and_no_call_notices()
         assert_eq!(answers.get(&(client, 200)), Some(&LIMIT), "{answers:?}");
     }
     let calls: u64 = answers.values().sum();
-    assert_eq!(sum(&serving, "script_decisions_total"), calls, "Redis decided every call");
-    assert_eq!(sum(&serving, "connects_total"), connects);
-    assert_eq!(sum(&serving, "losses_total"), losses);
-    assert_eq!(sum(&serving, "errors_total"), 0);
+    assert_eq!(metric(&serving, "redis_script_decisions_total"), calls, "Redis decided every call");
+    assert_eq!(metric(&serving, "redis_connects_total"), connects);
+    assert_eq!(metric(&serving, "redis_losses_total"), losses);
+    assert_eq!(metric(&serving, "redis_errors_total"), 0);
     assert_eq!(logins(&server), connections * ROTATIONS, "one login each");
 }
 
@@ -97,32 +95,14 @@ fn a_rejected_password_is_logged_and_the_connection_stays_logged_in() {
                   rate_limit: {unit: year, requests_per_unit: 2}\non_store_failure: error\n";
     let server = Server::start(&[&acl::line(acl::SINGLE)]);
     let serving = Tidegate::on_redis(&server, policy, &["--redis-budget", "60s"]);
-    let losses = sum(&serving, "losses_total");
+    let losses = metric(&serving, "redis_losses_total");
     let file = serving.directory().join("auth");
     fs::write(file, format!("{}:not-the-password\n", acl::USER)).unwrap();
     let line = serving.logged_in_time("Redis denied the login or a command");
     assert!(line["reason"].as_str().unwrap().starts_with("WRONGPASS"), "{line}");
-    let statuses = [0, 0, 0].map(|client| ask(&serving, client));
+    let statuses = [0, 0, 0].map(|client| asked(&serving, &client.to_string()));
     assert_eq!(statuses, [200, 200, 429]);
-    assert_eq!(sum(&serving, "losses_total"), losses);
-}
-
-/// Asks once, and returns the HTTP status.
-fn ask(serving: &Tidegate, client: u64) -> u16 {
-    let entry = format!(r#"{{"key":"client","value":"{client}"}}"#);
-    let body = format!(r#"{{"domain":"edge","descriptors":[{{"entries":[{entry}]}}]}}"#);
-    http::post(serving.port("http"), "/json", &body).status
-}
-
-/// The sum of `tidegate_redis_NAME` over its labels.
-fn sum(serving: &Tidegate, name: &str) -> u64 {
-    let text = http::get(serving.port("http"), "/metrics").body;
-    let prefix = format!("tidegate_redis_{name}");
-    let rows = text.lines().filter_map(|line| {
-        let rest = line.strip_prefix(&prefix)?;
-        rest.starts_with(['{', ' ']).then(|| rest.rsplit(' ').next()?.parse::<u64>().ok())?
-    });
-    rows.sum()
+    assert_eq!(metric(&serving, "redis_losses_total"), losses);
 }
 
 /// The number of AUTH commands that Redis has accepted. A login while connecting is part of HELLO.

@@ -25,6 +25,13 @@ pub fn post(address: SocketAddr, path: &str, body: &str) -> Reply {
     )
 }
 
+/// Posts an operator's order, with the token of the debug port.
+pub fn order(address: SocketAddr, path: &str, token: &str) -> Reply {
+    let head = "Host: x\r\nConnection: close\r\nContent-Length: 0";
+    let token = format!("Authorization: Bearer {token}");
+    send(address, &format!("POST {path} HTTP/1.1\r\n{head}\r\n{token}\r\n\r\n"))
+}
+
 /// The reply to a GET, `None` if there is none within a second.
 pub fn try_get(address: SocketAddr, path: &str) -> Option<Reply> {
     let mut stream = TcpStream::connect(address).ok()?;

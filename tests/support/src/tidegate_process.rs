@@ -68,6 +68,12 @@ pub fn run(arguments: &[&str]) -> ProcessOutput {
     ran(tidegate().args(arguments))
 }
 
+/// Runs in a directory with these files, with these arguments and no environment.
+pub fn run_with(files: &[(&str, &str)], arguments: &[&str]) -> ProcessOutput {
+    let files = directory(files);
+    ran(tidegate().args(arguments).current_dir(files.path()))
+}
+
 /// A directory with files.
 pub fn directory(files: &[(&str, &str)]) -> TempDir {
     let directory = TempDir::new().expect("a temporary directory");
@@ -87,11 +93,14 @@ descriptors:
     rate_limit: {name: daily, unit: year, requests_per_unit: 5}
 ";
 
-/// The value of `tidegate_NAME`, a metric without labels.
+/// The value of `tidegate_NAME`, summed over its labels.
 pub fn metric(serving: &Tidegate, name: &str) -> u64 {
     let text = http::get(serving.port("http"), "/metrics").body;
-    let value = text.lines().find_map(|line| line.strip_prefix(&format!("tidegate_{name} ")));
-    value.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().expect("a number")
+    let name = format!("tidegate_{name}");
+    let rest = |line| str::strip_prefix(line, &*name).filter(|rest| rest.starts_with(['{', ' ']));
+    let mut values = text.lines().filter_map(rest).peekable();
+    assert!(values.peek().is_some(), "no {name} in\n{text}");
+    values.map(|rest| rest.rsplit(' ').next().unwrap().parse::<u64>().expect("a number")).sum()
 }
 
 /// The status of the call of a client of the domain `edge`.
@@ -113,11 +122,20 @@ pub struct Tidegate {
 impl Tidegate {
     /// Serves this policy on free ports.
     pub fn policy(text: &str, arguments: &[&str]) -> Tidegate {
-        let files = directory(&[("policy.yaml", text)]);
-        let path = files.path().join("policy.yaml").display().to_string();
+        Tidegate::with_files(&[("policy.yaml", text)], arguments, &[])
+    }
+
+    /// Serves `policy.yaml` in a directory with these files, with these arguments and variables.
+    pub fn with_files(
+        files: &[(&str, &str)],
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Tidegate {
+        let files = directory(files);
         let mut command = tidegate();
-        command.args(["serve", "--policy", &path]).args(arguments);
-        Tidegate::start(&mut command, files)
+        command.current_dir(files.path()).args(["serve", "--policy"]);
+        command.arg(files.path().join("policy.yaml")).args(arguments);
+        Tidegate::start(command.envs(environment.iter().copied()), files)
     }
 
     /// Serves policies of several domains, separated by `---`, each from a file of its own.
@@ -143,13 +161,10 @@ impl Tidegate {
     /// Serves this policy on a Redis with the ACL of a single server.
     pub fn on_redis(server: &Server, policy: &str, arguments: &[&str]) -> Tidegate {
         let login = format!("{}:{}", acl::USER, acl::PASSWORD);
-        let files = directory(&[("policy.yaml", policy), ("auth", &login)]);
-        let path = |name: &str| files.path().join(name).display().to_string();
-        let mut command = tidegate();
-        command.args(["serve", "--policy", &path("policy.yaml")]);
-        command.args(["--redis-url", &format!("127.0.0.1:{}", server.port)]);
-        command.args(["--redis-auth-file", &path("auth")]).args(arguments);
-        Tidegate::start(&mut command, files)
+        let url = format!("127.0.0.1:{}", server.port);
+        let redis = ["--redis-url", &url, "--redis-auth-file", "auth"];
+        let files = [("policy.yaml", policy), ("auth", &*login)];
+        Tidegate::with_files(&files, &[&redis, arguments].concat(), &[])
     }
 
     /// Starts a command that serves; `kept` lives as long as it.
