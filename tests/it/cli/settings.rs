@@ -2,7 +2,9 @@
 
 use crate::support::http::get;
 use crate::support::redis_server::{Server, redis_cli};
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, ran, run, tidegate};
+use crate::support::tidegate_process::{
+    FIVE_A_DAY, Tidegate, directory, ran, run, run_with, tidegate,
+};
 
 fn printed(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let mut command = tidegate();
@@ -103,23 +105,6 @@ fn help_has_headings_and_says_what_a_value_looks_like() {
 }
 
 #[test]
-fn a_misspelt_value_gets_a_suggestion_with_its_place() {
-    let files = directory(&[("s.yaml", "# comment\nredis-type: clutser\nlog-level: warm\n")]);
-    let mut command = tidegate();
-    command.args(["serve", "--settings", "s.yaml", "--headers", "ratelimits"]);
-    let ran = ran(command.current_dir(files.path())).with_code(64);
-    for line in [
-        "--redis-type (from settings file s.yaml:2): \"clutser\": must be one of: single, sentinel, \
-         cluster; did you mean \"cluster\"?",
-        "--log-level (from settings file s.yaml:3): \"warm\":",
-        "--headers (from flag): \"ratelimits\": must be one of: none, ratelimit, x-ratelimit, both; \
-         did you mean \"ratelimit\"?",
-    ] {
-        assert!(ran.err.contains(line), "{line} in\n{}", ran.err);
-    }
-}
-
-#[test]
 fn bills_are_charged_by_default_in_place_of_envoyproxy_ratelimit() {
     assert!(line(&printed(&[], &[]), "charge").ends_with("  # default"));
     let root = [("RUNTIME_ROOT", "/data")];
@@ -148,11 +133,8 @@ fn secrets_are_never_printed() {
     let printed = printed(&[], &secrets);
     assert!(!printed.contains("hunter2"), "{printed}");
     assert!(line(&printed, "redis-url").contains("redis://(hidden)@h:1"));
-    let secret = ("TIDEGATE_KEY_SECRET", "hunter2");
-    let files = directory(&[("p.yaml", FIVE_A_DAY)]);
-    let mut command = tidegate();
-    command.args(["serve", "--policy"]).arg(files.path().join("p.yaml")).envs([secret]);
-    let serving = Tidegate::start(&mut command, files);
+    let secret = [("TIDEGATE_KEY_SECRET", "hunter2")];
+    let serving = Tidegate::with_files(&[("policy.yaml", FIVE_A_DAY)], &[], &secret);
     let config = get(serving.port("debug"), "/config").body;
     assert!(config.contains("key-secret") && !config.contains("hunter2"), "{config}");
     assert!(!serving.log().contains("hunter2"));
@@ -162,35 +144,11 @@ fn secrets_are_never_printed() {
 fn an_invalid_settings_file_is_not_quoted_and_an_endless_one_is_bounded() {
     for text in ["hunter2\n", "- hunter2\n", "redis-auth: hunter2: x\n", "redis-auth: [hunter2]\n"]
     {
-        let files = directory(&[("s.yaml", text)]);
-        let mut command = tidegate();
-        command.args(["serve", "--settings"]).arg(files.path().join("s.yaml"));
-        let ran = ran(&mut command).with_code(64);
+        let ran = run_with(&[("s.yaml", text)], &["serve", "--settings", "s.yaml"]).with_code(64);
         assert!(!ran.err.contains("hunter2"), "{text:?}: {}", ran.err);
     }
     let endless = run(&["serve", "--settings", "/dev/zero"]).with_code(64);
     assert!(endless.err.contains("more than 1048576 bytes"), "{}", endless.err);
-}
-
-#[test]
-fn an_unknown_name_in_the_settings_file_is_rejected() {
-    let files = directory(&[("s.yaml", "grpc_port: 1\n")]);
-    let mut command = tidegate();
-    command.args(["serve", "--settings"]).arg(files.path().join("s.yaml"));
-    let ran = ran(&mut command).with_code(64);
-    assert!(ran.err.contains("did you mean \"grpc-port\""), "{}", ran.err);
-}
-
-#[test]
-fn a_misspelt_variable_is_logged_at_the_start() {
-    let files = directory(&[("p.yaml", FIVE_A_DAY)]);
-    let mut command = tidegate();
-    command.args(["serve", "--policy"]).arg(files.path().join("p.yaml"));
-    command.env("TIDEGATE_DRAINDELAY", "1s");
-    let serving = Tidegate::start(&mut command, files);
-    let notice = serving.logged("unknown environment variable, ignored").expect("a warning");
-    assert_eq!(notice["name"], "TIDEGATE_DRAINDELAY");
-    assert_eq!(notice["advice"], "did you mean TIDEGATE_DRAIN_DELAY?");
 }
 
 #[test]
@@ -305,12 +263,11 @@ fn explain_names_the_key_that_redis_has_after_a_call() {
     let server = Server::start(&[]);
     let url = format!("127.0.0.1:{}", server.port);
     let serving = Tidegate::policy(&policy, &["--redis-url", &url, "--redis-budget", "2s"]);
-    let files = directory(&[("p.yaml", policy.as_str())]);
-    let path = files.path().join("p.yaml").display().to_string();
     for name in [&algorithms[..], &["calendar", "concurrency"], &methods].concat() {
         let descriptor = format!("{name}=gold");
         run(&["ask", &serving.port("grpc").to_string(), "edge", &descriptor]).with_code(0);
-        let told = run(&["explain", "--policy", &path, "edge", &descriptor]).with_code(0).out;
+        let explain = ["explain", "--policy", "p.yaml", "edge", &descriptor];
+        let told = run_with(&[("p.yaml", &policy)], &explain).with_code(0).out;
         let key = told.lines().find_map(|line| line.trim().strip_prefix("in Redis "));
         let key = key.unwrap_or_else(|| panic!("{told}"));
         let found = redis_cli(&["-p", &server.port.to_string(), "EXISTS", key]);

@@ -208,7 +208,7 @@ fn difference(mistake: &Mistake, servers: &Servers) -> Option<String> {
 fn every_mistake_gets_a_message_with_its_place_its_cause_and_the_way_out() {
     let _turn = heavy::blocking_turn();
     let mistakes = mistakes();
-    assert!(mistakes.len() >= 122, "only {} mistakes", mistakes.len());
+    assert!(mistakes.len() >= 127, "only {} mistakes", mistakes.len());
     let servers = Servers::start();
     // Most of them wait, for a timeout or for Redis.
     let (next, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));

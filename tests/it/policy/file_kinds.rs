@@ -1,5 +1,9 @@
 //! Kinds of files that people have where a policy is expected: which are loaded, which are rejected,
 //! and why.
+//!
+//! Not here: those with a whole message in `tests/mistakes`, such as a ConfigMap.
+
+use tidegate::policy::{Diagnostic, DiagnosticKind};
 
 use super::compile_helpers::one;
 use super::good_files::told;
@@ -10,7 +14,7 @@ const NEXT_STEP: &str = "`descriptors: [{key: remote_address, rate_limit:";
 /// The kind of file, its text, and either how a rule of it begins or parts of its only error.
 type Kind = (&'static str, &'static str, Result<&'static str, &'static [&'static str]>);
 
-const KINDS: [Kind; 31] = [
+const KINDS: [Kind; 28] = [
     (
         "a policy",
         "domain: edge\ndescriptors:\n  - key: remote_address\n    rate_limit:\n      unit: minute\n      requests_per_unit: 100\n",
@@ -92,11 +96,6 @@ const KINDS: [Kind; 31] = [
         Err(&["a template that was not filled in", "helm template"]),
     ),
     (
-        "a ConfigMap",
-        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: limits}\ndata:\n  edge.yaml: |\n    domain: edge\n",
-        Err(&["a Kubernetes ConfigMap", "mount the ConfigMap"]),
-    ),
-    (
         "a ConfigMap from Helm, with more manifests",
         "---\n# Source: a/templates/configmap.yaml\napiVersion: v1\nkind: ConfigMap\n---\napiVersion: v1\nkind: Service\n",
         Err(&["a Kubernetes ConfigMap", "mount the ConfigMap"]),
@@ -147,19 +146,9 @@ const KINDS: [Kind; 31] = [
         Err(&["this is Envoy's configuration", NEXT_STEP]),
     ),
     (
-        "Envoy: actions of a route",
-        "rate_limits:\n  - actions:\n      - remote_address: {}\n",
+        "Envoy: a list of actions",
+        "- actions:\n    - remote_address: {}\n",
         Err(&["Envoy's rate limit actions", NEXT_STEP]),
-    ),
-    (
-        "Limitador",
-        "- namespace: edge\n  max_value: 10\n  seconds: 60\n",
-        Err(&["a limits file of Limitador", "`namespace: edge` becomes `domain: edge`"]),
-    ),
-    (
-        "settings of Tidegate",
-        "grpc-port: 8081\npolicy: limits\n",
-        Err(&["a settings file", "--settings"]),
     ),
     ("nothing", "# limits:\n---\n", Err(&["the file has no content", NEXT_STEP])),
 ];
@@ -174,8 +163,12 @@ fn each_kind_of_file_is_loaded_or_rejected_with_its_reason() {
             }
             (Err(errors), Err(parts)) => {
                 assert_eq!(errors.0.len(), 1, "{kind}: {errors}");
-                let message = &errors.0[0].message;
+                let Diagnostic { message, excerpt, kind: error, .. } = &errors.0[0];
                 assert!(parts.iter().all(|part| message.contains(part)), "{kind}: {message}");
+                let is_of_another =
+                    message.starts_with("this is ") || message.starts_with("these are ");
+                assert_eq!(*error == DiagnosticKind::ForeignFile, is_of_another, "{kind}");
+                assert!(excerpt.is_some() || !is_of_another, "{kind}");
             }
             (Ok(compiled), Err(_)) => panic!("{kind} was loaded: {}", told(&compiled)),
             (Err(errors), Ok(_)) => panic!("{kind} was rejected: {errors}"),

@@ -1,9 +1,9 @@
 //! Reports of diagnostics: the message, the position, and the source line with the wrong part
-//! underlined.
+//! underlined. `tests/mistakes/policy.txt` has whole reports of each kind.
 
 use tidegate::policy::{Diagnostic, DiagnosticKind};
 
-use super::compile_helpers::{bad, many, rate_limit};
+use super::compile_helpers::{bad, many};
 
 fn report(text: &str) -> String {
     reports(&bad(text)).remove(0)
@@ -11,41 +11,6 @@ fn report(text: &str) -> String {
 
 fn reports(errors: &[Diagnostic]) -> Vec<String> {
     errors.iter().map(|error| error.report("error")).collect()
-}
-
-#[test]
-fn the_wrong_key_is_underlined_and_the_right_one_stands_beside_it() {
-    let text = "\
-domain: edge
-descriptors:
-  - key: remote_address
-    rate_limit:
-      unit: second
-      # as in the other file
-      requests_per_units: 5
-";
-    let expected = r#"
-error: unknown key "requests_per_units"
- --> p.yaml:7:7
-  |
-7 |       requests_per_units: 5
-  |       ^^^^^^^^^^^^^^^^^^ did you mean `requests_per_unit`?
-  = at descriptors[0].rate_limit.requests_per_units
-"#;
-    assert_eq!(report(text), &expected[1..]);
-}
-
-#[test]
-fn the_wrong_value_is_underlined_with_its_quotes() {
-    let expected = r#"
-error: `unit` must be one of: second, minute, hour, day, week, month, year
- --> p.yaml:2:43
-  |
-2 | descriptors: [{key: a, rate_limit: {unit: "fortnight"}}]
-  |                                           ^^^^^^^^^^^ not "fortnight"
-  = at descriptors[0].rate_limit.unit
-"#;
-    assert_eq!(report(&rate_limit("unit: \"fortnight\"")), &expected[1..]);
 }
 
 #[test]
@@ -59,29 +24,6 @@ error: this is not YAML: this line is neither in the list entry above nor a new 
 ";
     let text = "domain: edge\n\n\n\n\n\n\ndescriptors:\n  - key: a\n   value: b\n";
     assert_eq!(report(text), &expected[1..]);
-}
-
-#[test]
-fn a_file_that_is_wrong_as_a_whole_has_no_source_line() {
-    let expected = "
-error: the file has no content (comments do not count)
- --> p.yaml:1:1
-  = begin with `domain: edge` and `descriptors: [{key: remote_address, rate_limit: {unit: minute, requests_per_unit: 100}}]`
-";
-    assert_eq!(report("# nothing\n"), &expected[1..]);
-}
-
-#[test]
-fn a_repeated_key_names_the_line_of_the_first() {
-    let expected = r#"
-error: duplicate key "domain", the first is on line 1
- --> p.yaml:2:1
-  |
-2 | domain: other
-  | ^^^^^^ remove one of the two
-  = at domain
-"#;
-    assert_eq!(report("domain: edge\ndomain: other\n"), &expected[1..]);
 }
 
 #[test]
@@ -124,47 +66,6 @@ fn all_line_endings_count_alike() {
     for end in ["\n", "\r\n", "\r"] {
         let text = ["domain: edge", "# é", "x: 1", ""].join(end);
         assert!(report(&text).contains("p.yaml:3:1\n  |\n3 | x: 1\n  | ^ "), "{end:?}");
-    }
-}
-
-#[test]
-fn a_file_of_another_program_is_recognized_and_gets_one_error() {
-    let config_map = "\
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: limits
-data:
-  edge.yaml: |
-    domain: edge
-";
-    let actions = "\
-rate_limits:
-  - actions:
-      - remote_address: {}
-";
-    let limitador = "\
-- namespace: edge
-  max_value: 10
-  seconds: 60
-  conditions: []
-  variables: [user_id]
-";
-    let files = [
-        (config_map, "a Kubernetes ConfigMap", "`data`"),
-        ("apiVersion: apps/v1\nkind: Deployment\n", "a Kubernetes manifest", "`domain: NAME`"),
-        (actions, "Envoy's rate limit actions", "Envoy's route"),
-        ("- actions:\n    - remote_address: {}\n", "Envoy's rate limit actions", "Envoy's route"),
-        ("static_resources:\n  listeners: []\n", "Envoy's configuration", "`domain`"),
-        (limitador, "a limits file of Limitador", "`namespace: edge` becomes `domain: edge`"),
-    ];
-    for (text, what, help) in files {
-        let errors = bad(text);
-        assert_eq!(errors.len(), 1, "{errors:?}");
-        assert_eq!(errors[0].kind, DiagnosticKind::ForeignFile);
-        let message = &errors[0].message;
-        assert!(message.contains(what) && message.contains(help), "{message}");
-        assert!(errors[0].excerpt.is_some());
     }
 }
 
