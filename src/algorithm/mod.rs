@@ -213,6 +213,10 @@ pub fn refund(state: &State, limit: &Limit, taken: &ChargeRecord, now: Micros) -
     if let State::Budget(budget) = state {
         return budget::refund(budget, limit, taken, now);
     }
+    // No hold is left, and what a hold held was never charged.
+    if limit.reserve.is_some() && taken.entry != 0 {
+        return None;
+    }
     match &limit.algorithm {
         Algorithm::FixedWindow(_) => {
             fixed_window::refund(state.as_fixed_window()?, taken).map(State::FixedWindow)

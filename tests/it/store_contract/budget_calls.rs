@@ -5,7 +5,10 @@
 
 use std::sync::Arc;
 
-use tidegate::domain::{Accounting, Check, CounterKey, Hits, Holder, Limit, Micros, Op, Verdict};
+use tidegate::domain::{
+    Accounting, Check, CounterKey, Hits, Holder, Limit, Micros, Op, Receipt, Verdict,
+};
+use tidegate::store::Store;
 
 use super::budget_model::{self, Algorithm, DEFAULT_MAX_IDS, LimitSpec, Model};
 use super::store_under_test::*;
@@ -173,6 +176,22 @@ pub async fn a_hold_that_is_never_settled_gives_its_hits_back<B: Bench>(bench: A
     assert_eq!((refused.available, one(bench, peek(key, &limit)).await.held), (Hits(0), Hits(100)));
     bench.advance(60 * SECOND);
     assert_eq!(left(bench, key, &limit).await, 100);
+}
+
+/// The hits of the former hold were never charged.
+pub async fn the_receipt_of_a_renewed_hold_refunds_nothing_once_it_has_ended<B: Bench>(
+    bench: Arc<B>,
+) {
+    let bench = &*bench;
+    bench.set(START);
+    let (key, limit) = (bench.key(FIRST_KEY), reserved(&credits(20, 7, 40 * SECOND), 3));
+    one(bench, hold(key, &limit, 1, 3)).await;
+    let renewal = hold(key, &limit, 1, 3);
+    let receipt = Receipt::for_check(&renewal, &one(bench, renewal).await).expect("it holds");
+    bench.advance(4 * SECOND);
+    assert!(passes(&one(bench, take(key, &limit, 20)).await));
+    bench.store().refund(&[receipt]).await;
+    assert_eq!(left(bench, key, &limit).await, 0);
 }
 
 /// With as many ids as a counter has room for.

@@ -81,6 +81,7 @@ macro_rules! cases {
             budget_calls: random_calls_are_answered_as_the_budget_model_answers_them,
             budget_calls: a_call_holds_in_all_its_limits_or_in_none,
             budget_calls: a_hold_that_is_never_settled_gives_its_hits_back,
+            budget_calls: the_receipt_of_a_renewed_hold_refunds_nothing_once_it_has_ended,
             budget_calls: ten_thousand_holds_are_the_most,
         }
     };
