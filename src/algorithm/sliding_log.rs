@@ -105,6 +105,9 @@ impl State {
         let mut state = State { entries, reserved_id };
         let clamped = state.entries.back().is_some_and(|entry| entry.at > horizon);
         if clamped {
+            // The entry with the greatest number is the last one only until they are sorted.
+            let next = state.entries.back().map_or(0, LogEntry::next_id);
+            state.reserved_id = state.reserved_id.max(next);
             for entry in &mut state.entries {
                 entry.at = if entry.at > horizon { now } else { entry.at };
             }
@@ -251,6 +254,15 @@ mod tests {
         let second = take(first.write.as_ref(), 2, 1, 5_000_000);
         assert_eq!(second.write.as_ref().map(|log| log.entries.len()), Some(2));
         assert_eq!(take(second.write.as_ref(), 2, 1, 5_000_000).outcome.verdict, Verdict::Refuse);
+    }
+
+    #[test]
+    fn a_take_after_an_entry_was_moved_to_the_present_has_a_number_of_its_own() {
+        let first = take(None, 5, 1, 5_000_000);
+        let ahead = take(first.write.as_ref(), 5, 1, 5_900_000);
+        let clamped = take(ahead.write.as_ref(), 5, 1, 4_800_000);
+        let number = |step: &Step<State>| step.outcome.taken.map(|taken| taken.entry);
+        assert_eq!([&first, &ahead, &clamped].map(number), [Some(0), Some(1), Some(2)]);
     }
 
     #[test]
