@@ -426,7 +426,10 @@ impl<'b> DecodedRequest<'b> {
         while let Some((field, value)) = fields.next().map_err(malformed)? {
             match field {
                 3 => amount = value.into_u64().map_err(malformed)?,
-                4 => ttl.merge(value.into_bytes()?).map_err(|error| malformed(error.into()))?,
+                4 => {
+                    let bytes = value.into_bytes().map_err(malformed)?;
+                    ttl.merge(bytes).map_err(|error| malformed(error.into()))?;
+                }
                 5 => id = value.into_bytes().map_err(malformed)?,
                 _ => {}
             }

@@ -262,7 +262,15 @@ fn a_reserve_request_is_one_whose_descriptors_hold_the_amount() {
     let error = |bytes: &[u8], is_settle| {
         DecodedRequest::decode_hold(bytes, &Bounds::DEFAULT, is_settle).unwrap_err()
     };
-    assert_eq!(error(b"\x0a", false), DecodeError::MalformedMessage("ReserveRequest"));
+    // A length without bytes, and the amount, the ttl, and the id as other types.
+    for wrong in [&b"\x0a"[..], b"\x1a\x00", b"\x20\x01", b"\x28\x01"] {
+        let bytes = [&settle.encode_to_vec(), wrong].concat();
+        assert_eq!(
+            error(&bytes, false),
+            DecodeError::MalformedMessage("ReserveRequest"),
+            "{wrong:?}"
+        );
+    }
     assert_eq!(error(b"\x0a", true), DecodeError::MalformedMessage("SettleRequest"));
 }
 
