@@ -19,7 +19,7 @@ const POLICY: &[Row] = &[
         "a policy with any fault, at the start and on a reload",
         "refused with all faults, or the last good one stays",
         &[
-            "an_invalid_policy_ends_with_65_and_lists_every_error",
+            "every_mistake_gets_a_message_with_its_place_its_cause_and_the_way_out",
             "an_invalid_policy_is_logged_and_the_last_good_one_stays",
             "ten_faults_in_one_file_come_in_one_run",
         ],
