@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use tidegate::domain::{
-    Accounting, Call, Charge, Check, CounterKey, Fraction, Hits, Holder, Micros, Op, Outcome,
-    Receipt, Role,
+    Accounting, Algorithm, Call, Charge, Check, CounterKey, Fraction, Hits, Holder, Micros, Op,
+    Outcome, Receipt, Role,
 };
 use tidegate::store::Store;
 
@@ -234,7 +234,12 @@ impl<'a, B: Bench, R: Reference> Trace<'a, B, R> {
         let mut limit = limit_of(n, variant);
         if random.one_in(16) {
             let percent = 1 + u32::try_from(random.below(99)).unwrap();
-            limit = Arc::new(limit.scaled_by(Fraction::from_percent(percent)));
+            // A smaller hybrid cuts what is stored of a full one. The memory store forgets a full one
+            // when it makes room for a block, and then nothing is cut.
+            let may_be_forgotten = self.traffic.has_blocks;
+            if !(may_be_forgotten && matches!(limit.algorithm, Algorithm::Hybrid(_))) {
+                limit = Arc::new(limit.scaled_by(Fraction::from_percent(percent)));
+            }
         }
         if self.traffic.has_blocks && n.is_multiple_of(3) && n != SLOTS {
             limit = blocking(&limit, [1, 5, 5, 600][random.below(4) as usize]);
