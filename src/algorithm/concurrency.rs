@@ -16,7 +16,7 @@
 //! Not here: generating holders (`decide`), calls with several checks and removal of
 //! expired counters (`store`).
 
-use super::step::{CounterOp, Step, time_until_room};
+use super::step::{CounterOp, Step, saturate, time_until_room};
 use crate::domain::{ChargeRecord, Concurrency, Hits, Holder, Micros, Outcome};
 
 /// Stored state of a concurrency limit: the lease of each slot holder, sorted by the time at which
@@ -81,8 +81,7 @@ impl State {
     fn set_lease(&mut self, holder: Holder, slots: u64, until: Micros) {
         self.leases.retain(|lease| lease.holder != holder);
         let at = self.leases.partition_point(|lease| lease.until <= until);
-        let slots = u32::try_from(slots).unwrap_or(u32::MAX);
-        self.leases.insert(at, Lease { until, holder, slots });
+        self.leases.insert(at, Lease { until, holder, slots: saturate(slots) });
     }
 }
 

@@ -20,7 +20,7 @@
 
 use std::collections::VecDeque;
 
-use super::step::{CounterOp, Step, time_until_room};
+use super::step::{CounterOp, Step, saturate, time_until_room};
 use crate::domain::{Charge, ChargeRecord, Hits, Micros, Outcome, SlidingLog};
 
 /// Stored state of a sliding log: its entries, oldest first. Some may have expired.
@@ -184,7 +184,7 @@ pub fn apply(
 impl State {
     fn push(&mut self, hits: u64, at: Micros) -> ChargeRecord {
         let id = self.entries.back().map_or(0, LogEntry::next_id).max(self.reserved_id);
-        let hits = u32::try_from(hits).unwrap_or(u32::MAX);
+        let hits = saturate(hits);
         self.entries.push_back(LogEntry { at, id, hits });
         ChargeRecord { hits: Hits(hits.into()), at, window: Micros::ZERO, entry: id.into() }
     }

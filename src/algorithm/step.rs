@@ -60,7 +60,7 @@ pub(super) fn record_charge(
     (hits > 0).then_some(ChargeRecord { hits: Hits(hits), at, window, entry })
 }
 
-/// Returns a hit count in the 32 bits that a window stores.
+/// Returns a number of hits or slots in the 32 bits in which states store it.
 pub(super) fn saturate(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
