@@ -9,9 +9,7 @@
 use std::sync::Arc;
 
 use redis::Value;
-use tidegate::domain::{
-    Accounting, Call, Check, CounterKey, Fraction, Hits, Limit, Micros, Op, Role, Unit,
-};
+use tidegate::domain::{Accounting, Call, Check, CounterKey, Hits, Limit, Micros, Op, Role, Unit};
 use tidegate::store::redis::script::arguments::{CallScope, Encoder};
 use tidegate::store::redis::script::call;
 use tidegate::store::redis::script::keys::Prefix;
@@ -20,7 +18,7 @@ use tidegate::store::redis::script::replay::{CallResult, Replay, WriteResults};
 use tidegate::store::redis::script::reply::ReplyError;
 use tidegate::store::redis::script::write_calls::{WriteCalls, is_shareable};
 
-use crate::support::drawn_check::DrawnCheck;
+use crate::support::drawn_check::{DrawnCheck, scaled};
 use crate::support::environment::number;
 use crate::support::limits::*;
 use crate::support::proof;
@@ -350,8 +348,7 @@ fn draw_call(random: &mut Random, limits: &[Vec<Arc<Limit>>], seed: u64, now: Mi
         let at = |number| usize::try_from(number).unwrap();
         let mut limit = Arc::clone(&limits[at(n)][at(variant)]);
         if random.one_in(24) {
-            let percent = 1 + u32::try_from(random.below(99)).unwrap();
-            limit = Arc::new(limit.scaled_by(Fraction::from_percent(percent)));
+            limit = scaled(random, &limit);
         }
         let capacity = limit.capacity().0;
         let cost = Hits(match random.below(24) {

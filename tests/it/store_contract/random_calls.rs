@@ -7,15 +7,15 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use tidegate::domain::{
-    Accounting, Algorithm, Call, Charge, Check, CounterKey, Fraction, Hits, Holder, Micros, Op,
-    Outcome, Receipt, Role,
+    Accounting, Algorithm, Call, Charge, Check, CounterKey, Hits, Holder, Micros, Op, Outcome,
+    Receipt, Role,
 };
 use tidegate::store::Store;
 
 use super::random_limits::{COUNTERS, HOLDS, SLOTS, limit_of};
 use super::reference_store::{Model, sane};
 use super::store_under_test::*;
-use crate::support::drawn_check::DrawnCheck;
+use crate::support::drawn_check::{DrawnCheck, scaled};
 use crate::support::random::Random;
 
 const CALLS: u64 = 250;
@@ -233,12 +233,12 @@ impl<'a, B: Bench, R: Reference> Trace<'a, B, R> {
         let variant = if random.one_in(8) { random.below(5) } else { 0 };
         let mut limit = limit_of(n, variant);
         if random.one_in(16) {
-            let percent = 1 + u32::try_from(random.below(99)).unwrap();
+            let part = scaled(random, &limit);
             // A smaller hybrid cuts what is stored of a full one. The memory store forgets a full one
             // when it makes room for a block, and then nothing is cut.
             let may_be_forgotten = self.traffic.has_blocks;
             if !(may_be_forgotten && matches!(limit.algorithm, Algorithm::Hybrid(_))) {
-                limit = Arc::new(limit.scaled_by(Fraction::from_percent(percent)));
+                limit = part;
             }
         }
         if self.traffic.has_blocks && n.is_multiple_of(3) && n != SLOTS {

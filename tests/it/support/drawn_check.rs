@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate::domain::{
-    Algorithm, Charge, Check, CounterKey, Hits, Holder, Limit, Op, Reserve, Role,
+    Algorithm, Charge, Check, CounterKey, Fraction, Hits, Holder, Limit, Op, Reserve, Role,
 };
 
 use super::limits::bill_limit;
@@ -19,6 +19,12 @@ pub struct DrawnCheck {
     pub op: Op,
     pub role: Role,
     pub holder: Option<Holder>,
+}
+
+/// Draws a percentage from 1 to 99, and returns the limit scaled by it.
+pub fn scaled(random: &mut Random, limit: &Limit) -> Arc<Limit> {
+    let percent = 1 + u32::try_from(random.below(99)).unwrap();
+    Arc::new(limit.scaled_by(Fraction::from_percent(percent)))
 }
 
 impl DrawnCheck {
