@@ -211,7 +211,7 @@ pub(super) fn refund(
     now: Micros,
 ) -> Option<CounterState> {
     let State { used, holds } = state;
-    if record.entry == 0 {
+    if !record.is_hold(limit) {
         let used = super::refund(used.as_ref()?, limit, record, now)?;
         return Some(State { used: Some(used), holds: holds.clone() }.into_counter());
     }

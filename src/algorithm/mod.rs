@@ -214,7 +214,7 @@ pub fn refund(state: &State, limit: &Limit, taken: &ChargeRecord, now: Micros) -
         return budget::refund(budget, limit, taken, now);
     }
     // No hold is left, and what a hold held was never charged.
-    if limit.reserve.is_some() && taken.entry != 0 {
+    if taken.is_hold(limit) {
         return None;
     }
     match &limit.algorithm {

@@ -102,6 +102,13 @@ pub struct ChargeRecord {
     pub entry: u128,
 }
 
+impl ChargeRecord {
+    /// Returns whether the record is that of a hold on a counter of this limit, not of a charge.
+    pub fn is_hold(&self, limit: &Limit) -> bool {
+        limit.reserve.is_some() && self.entry != 0
+    }
+}
+
 /// Receipt for a charge. `Store::refund` uses it to refund the charge. Each receipt must be used
 /// at most once.
 #[derive(Clone, Debug)]
@@ -117,7 +124,7 @@ pub struct Receipt {
 impl Receipt {
     /// Returns whether the receipt is that of a hold.
     pub fn is_hold(&self) -> bool {
-        self.limit.reserve.is_some() && self.taken.entry != 0
+        self.taken.is_hold(&self.limit)
     }
 
     /// Returns the time that the refund takes in Redis at most, in microseconds, as measured. The
